@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from math import prod
 
+from plans import lowered
+
 from tpusim.graph import (
     ADD,
     Convolution,
@@ -21,8 +23,8 @@ from tpusim.graph import (
 )
 from tpusim.graph.window import Padding
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import AskedPlace, lower
-from tpusim.partition import PartitionedGraph, Sizes, partition_graph
+from tpusim.partition import PartitionedGraph, Sizes
+from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.program import Program
 
@@ -161,7 +163,7 @@ class ConvNet:
         loss = Tensor("loss", ("batch",), dtype="f32")
         whole = function("mean_square")
         ops = (*self.ops, Pointwise("loss", (self.x,), (loss,), 2.0, function=whole))
-        return Graph("conv_net", tuple(self.dims.items()), ops, loss)
+        return Graph("conv_net", tuple(self.dims.items()), ops, (("loss", loss),))
 
     def step(self) -> Graph:
         return training_step(self.graph(), Remat("none"))
@@ -174,7 +176,7 @@ def conv_plan(mesh: dict[str, int], batch: int, **rules: str) -> Plan:
 
 
 def partitioned(net: ConvNet, plan: Plan) -> PartitionedGraph:
-    return partition_graph(net.step(), plan)
+    return partitioned_graph(net.step(), plan)
 
 
 def sizes(net: ConvNet, plan: Plan) -> Sizes:
@@ -185,8 +187,8 @@ def conv_program(net: ConvNet, plan: Plan, pod: str = "v5e:4x4") -> Program:
     chip, _, shape = pod.partition(":")
     slice_ = Slice(chip, shape)
     graph = net.step()
-    place = AskedPlace(slice_, placements(slice_, plan.mesh)[0], plan)
-    return lower(partition_graph(graph, plan), graph, plan, place)
+    placement = placements(slice_, plan.mesh)[0]
+    return lowered(graph, partitioned_graph(graph, plan), plan, slice_, placement)
 
 
 def elements(net: ConvNet, tensor: Tensor) -> int:

@@ -14,7 +14,8 @@ from tpusim.export.names import value_name, weight_name
 from tpusim.export.operations import expression
 from tpusim.export.step_context import StepContext
 from tpusim.graph import Tensor, TensorRole
-from tpusim.partition import layouts, resolve_rules
+from tpusim.partition import layouts
+from tpusim.pipeline.planned_step import checked_rules
 from tpusim.plan import Plan
 
 NAMES = {
@@ -28,7 +29,7 @@ def loss_of(net: ConvNet, plan: Plan, sharded: bool) -> tuple[Callable[..., Any]
     """The mean loss of an image and the weights, by name; and their shapes, the image first."""
     graph = net.graph()
     context = StepContext(
-        graph, plan, layouts(graph, plan, resolve_rules(plan, graph)), frozenset(), {}, 1
+        graph, plan, layouts(graph, plan.sharding, checked_rules(plan, graph)), frozenset(), {}, 1
     )
     lines = ["def loss(image, w):"]
     for op in graph.ops:

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, choices_of
+from tpusim.frames import sizes_of as sizes_in
 from tpusim.graph import Graph
-from tpusim.hardware import Slice, placements
-from tpusim.lowering import AskedPlace, lower
+from tpusim.hardware import Placement, Slice, placements
+from tpusim.lowering import AskedPlace, BodyChoices
 from tpusim.models import Transformer
-from tpusim.partition import PartitionedGraph, Sizes, partition_graph
+from tpusim.partition import PartitionedGraph, Sizes
 from tpusim.partition.partitioned_graph import CollectiveNode, ComputeNode, body_nodes
-from tpusim.pipeline.planned_step import planned_graph
+from tpusim.pipeline.planned_step import partitioned_graph, planned_graph
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer
 from tpusim.simulation import simulate
@@ -47,7 +49,7 @@ def graph_of(model: Transformer, plan: Plan) -> Graph:
 
 
 def partitioned_of(model: Transformer, plan: Plan) -> PartitionedGraph:
-    return partition_graph(graph_of(model, plan), plan)
+    return partitioned_graph(graph_of(model, plan), plan)
 
 
 def program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
@@ -57,7 +59,33 @@ def program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
 def any_program_of(model: Transformer, plan: Plan, pod: Slice) -> Program:
     """The program on the first placement there is, for laws that hold on any."""
     graph, partitioned = graph_of(model, plan), partitioned_of(model, plan)
-    return lower(partitioned, graph, plan, AskedPlace(pod, placements(pod, plan.mesh)[0], plan))
+    return lowered(graph, partitioned, plan, pod, placements(pod, plan.mesh)[0])
+
+
+def lowered(
+    graph: Graph, partitioned: PartitionedGraph, plan: Plan, pod: Slice, placement: Placement
+) -> Program:
+    """The program of a step on a placement."""
+    return TrainingFrame.of(graph, plan, asked_place(pod, placement, plan)).program(
+        graph, partitioned
+    )
+
+
+def lowered_forward(
+    graph: Graph,
+    partitioned: PartitionedGraph,
+    choices: BodyChoices,
+    pod: Slice,
+    placement: Placement,
+) -> Program:
+    """The program of a forward pass alone on a placement."""
+    place = AskedPlace(pod, placement, choices.sharding.mesh, choices.compiler)
+    return ForwardFrame(choices, sizes_in(graph, choices), place).program(graph, partitioned)
+
+
+def tiles_weights(plan: Plan) -> bool:
+    """Whether a plan shards weights over all axes of its mesh."""
+    return choices_of(plan).tiles_weights()
 
 
 def sizes_of(model: Transformer, plan: Plan) -> Sizes:

@@ -9,6 +9,7 @@ configs. README.md: what its ten lines print.
 """
 
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -236,19 +237,20 @@ def _slice_keys() -> Iterator[Key]:
 
 def _grouped(owner: type, meanings: Mapping[str, str], more: Sequence[Key] = ()) -> str:
     """The keys of a class; those of each group under a heading, by both of their spellings."""
-    keys = owner.KEYS.table if hasattr(owner, "KEYS") else {}
-    flat = {place: key for key, place in keys.items()}
-    hints = get_type_hints(owner)
-    about = entries(owner.__doc__ or "", list(hints))
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parts = [table([*keys_of(owner, meanings), *more])]
-    for group, kind in groups.items():
+    keys = owner.KEYS
+    homes = keys.own or (owner,)
+    about: dict[str, str] = {}
+    for home in (*homes, *keys.groups.values()):
+        about |= entries(home.__doc__ or "", list(get_type_hints(home)))
+    own = [key for home in homes for key in keys_of(home, meanings)]
+    parts = [table([*own, *more])]
+    for group, kind in keys.groups.items():
         rows = [
             key._replace(name=f"{name}` or `{group}.{key.name}", unit=UNITS.get(name, key.unit))
             for key in keys_of(kind, meanings)
-            for name in (flat[group, key.name],)
+            for name in (keys.flat_keys[group, key.name],)
         ]
-        said = about[group]
+        said = about.get(group) or inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
         parts.append(f"### {group}\n\n{said[:1].upper()}{said[1:]}\n\n{table(rows)}")
     return "\n".join(parts)
 

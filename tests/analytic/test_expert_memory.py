@@ -17,16 +17,15 @@ from statistics import median
 from typing import Any
 
 import pytest
-from plans import MIB
+from plans import MIB, lowered
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import COMPUTE, Graph, GraphWriter, Remat, Tensor, training_step
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import AskedPlace, lower
 from tpusim.models import pieces
 from tpusim.models.pieces import ExpertRouting
-from tpusim.partition import partition_graph
+from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.results.result import memory_held
 
@@ -95,7 +94,7 @@ def held(place: int) -> dict[str, float]:
     forward = experts(ExpertRouting(capacity_factor=plan.experts.capacity_factor), sizes, batch)
     graph = training_step(forward, Remat("full"))
     placement = placements(pod, plan.mesh)[0]
-    program = lower(partition_graph(graph, plan), graph, plan, AskedPlace(pod, placement, plan))
+    program = lowered(graph, partitioned_graph(graph, plan), plan, pod, placement)
     timeline = run([cost_program(program, pod, placement)])
     found = memory_held(program, timeline)
     tensors = {one.tensor: one.bytes for one in timeline.memory[0].held}

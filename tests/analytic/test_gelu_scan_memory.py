@@ -8,15 +8,14 @@ outputs 256, heap 1744 (saved inputs 1024, two hidden layers of 256, 208 in a th
 from functools import cache
 
 import pytest
-from plans import MIB
+from plans import MIB, lowered
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import Einsum, Graph, Pointwise, Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import AskedPlace, lower
 from tpusim.models.pieces import ACTIVATION_FLOPS
-from tpusim.partition import partition_graph
+from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.results.result import memory_held
 
@@ -40,7 +39,7 @@ def stacked_mlps() -> Graph:
         "mlps", DIMS,
         (Scan("layers", 16, body, ((given, x, out, last),)),
          Pointwise("loss", (last,), (loss,), 1.0, over=("embed",))),
-        loss,
+        (("loss", loss),),
     )  # fmt: skip
 
 
@@ -53,7 +52,7 @@ def held() -> dict[str, float]:
     )
     graph = training_step(stacked_mlps(), Remat("full"))
     (placement,) = placements(pod, plan.mesh)
-    program = lower(partition_graph(graph, plan), graph, plan, AskedPlace(pod, placement, plan))
+    program = lowered(graph, partitioned_graph(graph, plan), plan, pod, placement)
     held = memory_held(program, run([cost_program(program, pod, placement)]))
     return {category: nbytes / MIB for category, nbytes in held.items()}
 

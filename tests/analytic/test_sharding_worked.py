@@ -23,7 +23,7 @@ from plans import (
 )
 
 from tpusim.base.phase import Phase
-from tpusim.lowering.optimizer import resident
+from tpusim.frames import updates_of
 from tpusim.models import Transformer
 from tpusim.partition import PartitionedGraph
 from tpusim.partition.partitioned_graph import CollectiveNode, Purpose
@@ -254,7 +254,7 @@ def test_llama_2_13b_has_the_parameters_and_bytes_of_the_books_problems() -> Non
     assert LLAMA_2_13B.parameter_count == matrices + 81 * 5120
     plan = plan_of({"fsdp": 16}, param_dtype="bf16", global_batch=16)
     partitioned, sizes = partitioned_of(LLAMA_2_13B, plan), sizes_of(LLAMA_2_13B, plan)
-    held = sum(alloc.bytes for alloc in resident(partitioned.weights, plan, sizes))
+    held = sum(alloc.bytes for alloc in updates_of(plan, sizes).resident(partitioned.weights))
     scales = 10 * 81 * 5120
     assert held == 10 * matrices / 16 + scales
     assert 16 * held == pytest.approx(130e9, rel=0.01)

@@ -15,9 +15,8 @@ from test_partition_memory import run as run_memory
 from tpusim.base.errors import PlanError, TpusimError
 from tpusim.base.phase import Phase
 from tpusim.export.plan_to_jax import check_sayable
+from tpusim.frames import MICROBATCHES, asked_place
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import AskedPlace
-from tpusim.lowering.accumulate import MICROBATCHES
 from tpusim.lowering.op_work import collective_bytes
 from tpusim.models import Transformer
 from tpusim.partition import PartitionedGraph, Purpose, Sizes, late_reductions
@@ -302,7 +301,7 @@ def is_call(op: object) -> bool:
 def test_placements_are_told_apart_by_the_axes_of_the_late_reductions(mesh: dict[str, int]) -> None:
     """No other collective is over `data`."""
     step = planned_step(MODEL.replace(layers=4), plan(mesh), pod(mesh))
-    place = AskedPlace(step.pod, placements(step.pod, mesh)[0], step.plan)
+    place = asked_place(step.pod, placements(step.pod, mesh)[0], step.plan)
     step.lower(place)
     assert {axes for axes, _ in place.answers.lowerings} == {("data",)}
 

@@ -14,11 +14,10 @@ from simpy import Environment
 
 from tpusim.costs import CostedProgram, Task
 from tpusim.engine import compile_lane, run
-from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
 from tpusim.engine.hops import HopNetwork, LinkCrossing
-from tpusim.engine.lane import Lane
+from tpusim.engine.lane import Lane, run_processes
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.network import CollectiveMoves, Message
 from tpusim.program import Dep, Phase

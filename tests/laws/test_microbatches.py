@@ -13,10 +13,10 @@ from plans import any_program_of, flat, graph_of, loop, partitioned_of, plan_of,
 from test_partition_memory import run as run_memory
 
 from tpusim.base.errors import PlanError
+from tpusim.frames import MICROBATCHES
 from tpusim.hardware import Chip, Slice, load_chip
-from tpusim.lowering.accumulate import MICROBATCHES
 from tpusim.models import Transformer
-from tpusim.partition import partition_graph
+from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program, Transfer
 from tpusim.report import timeline_data
@@ -257,4 +257,4 @@ def test_a_graph_of_the_whole_batch_is_refused() -> None:
     whole = plan({"fsdp": 16}, 4)
     graph = graph_of(MODEL, replace(whole, microbatches=1))
     with pytest.raises(PlanError, match="a batch of 512, but a microbatch of the plan has 128"):
-        partition_graph(graph, whole)
+        partitioned_graph(graph, whole)

@@ -8,8 +8,9 @@ import pytest
 from extent import thorough
 from plans import calcs, comms, graph_of, partitioned_of, payload, plan_of, sizes_of, small
 
+from tpusim.frames import updates_of
+from tpusim.frames.optimizer import moment_elements
 from tpusim.lowering.op_work import buffer_bytes, flops_of, padding_bytes, work_of
-from tpusim.lowering.optimizer import moment_elements, resident
 from tpusim.models import Transformer
 from tpusim.partition import PartitionedGraph, Sizes
 from tpusim.partition.layout import LocalShape
@@ -59,7 +60,7 @@ def answers(partitioned: PartitionedGraph, plan: Plan, sizes: Sizes) -> dict[str
     for key, buffer in partitioned.buffers.items():
         found[f"{key} bytes"] = buffer_bytes(buffer, sizes)
         found[f"{key} padding"] = padding_bytes(buffer, sizes)
-    for alloc in resident(partitioned.weights, plan, sizes):
+    for alloc in updates_of(plan, sizes).resident(partitioned.weights):
         found[f"{alloc.tensor} resident"] = alloc.bytes
     for weight in partitioned.weights:
         found[f"{weight.name} moments"] = moment_elements(plan.optimizer.name, weight, sizes)

@@ -8,8 +8,8 @@ from plans import any_program_of, flat, partitioned_of, plan_of, sizes_of, small
 
 from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
+from tpusim.frames import MICROBATCHES
 from tpusim.hardware import Slice
-from tpusim.lowering.accumulate import MICROBATCHES
 from tpusim.models import TextTower, Transformer, TwoTowers, VisionTransformer
 from tpusim.partition import LocalShape
 from tpusim.plan import Plan

@@ -22,6 +22,7 @@ ROWS = (
     {"accuracy", "network", "models", "plan"},
     {"partition", "costs", "compiler"},
     {"xla", "lowering", "engine"},
+    {"frames"},
     {"pipeline"},
     {"results"},
     {"simulation"},

@@ -14,7 +14,7 @@ from plan_vs_compiler import module, twins
 
 import tpusim as ts
 from tpusim.compiler_check.collective_moves import collective_moves
-from tpusim.compiler_check.core_times import CoreTimes
+from tpusim.compiler_check.core_times import timed_operations
 from tpusim.results import PlanResult
 
 
@@ -97,7 +97,7 @@ def check_work(table: pd.DataFrame, flops: float, moved: float) -> None:
 def moves_error(plan: PlanResult, collectives: list[dict[str, object]]) -> float:
     """Bytes by axes and kind in which today's plan differs from the stored program."""
     now = [{**each, "plan": None} for each in collectives]
-    for move in collective_moves(plan, CoreTimes.of(plan)):
+    for move in collective_moves(plan, timed_operations(plan)):
         side = {"kinds": {str(move.kind): move.wire_bytes}}
         now.append({"axes": list(move.axes), "plan": side, "program": None})
     error: float = module("report").bytes_error(now)

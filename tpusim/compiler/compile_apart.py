@@ -22,8 +22,7 @@ from typing import Any
 
 from tpusim.base.errors import CompileError
 from tpusim.base.plain_text import plain
-from tpusim.compiler.compile_child import ERROR, MADE
-from tpusim.compiler.compile_request import DUMP, write_request
+from tpusim.compiler.compile_request import DUMP, ERROR, MADE, write_request
 from tpusim.compiler.compiled import Compiled, Until, load
 from tpusim.compiler.hlo.parser_process import signal_name
 from tpusim.compiler.memory_report import dumped_report
@@ -52,7 +51,7 @@ _LAST_WORDS = 500
 """Characters of what the compiler said last that a message repeats."""
 
 _BOOT = (
-    "import sys; sys.path[:] = sys.argv[3:]; from tpusim.compiler.compile_child import main; "
+    "import sys; sys.path[:] = sys.argv[3:]; from tpusim.compiler.compile_request import main; "
     "main(*sys.argv[1:3])"
 )
 """The child finds modules where its parent does."""

@@ -66,7 +66,7 @@ def wrap_stablehlo(data: bytes, name: str = "") -> Any:
         module = _parse(data)
         main = _main(module)
         ins, outs = list(main.type.inputs), list(main.type.results)
-        avals = tuple(map(_aval, ins)), tuple(map(_aval, outs))
+        avals = tuple(map(abstract_array, ins)), tuple(map(abstract_array, outs))
         mesh = _shardy_mesh(module)
         marked = (
             _attributes(main, "arg_attrs", len(ins)),
@@ -193,8 +193,8 @@ def _main(module: Any) -> Any:
     return found[0]
 
 
-def _aval(kind: Any) -> Any:
-    """Return the abstract array of a type of MLIR."""
+def abstract_array(kind: Any) -> Any:
+    """Return the abstract array of a type of MLIR; raise CompileError if there is none."""
     import numpy as np
     from jax._src import core
     from jax._src.interpreters import mlir

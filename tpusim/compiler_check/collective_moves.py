@@ -1,12 +1,12 @@
 """What each collective of a plan or of a program moves: a tensor, in a pass, over axes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 from tpusim.base.phase import Phase
-from tpusim.compiler_check.core_times import CoreTimes
+from tpusim.compiler_check.core_times import TimedOperation
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames, tensor_of
 from tpusim.costs import CollectiveCosts
 from tpusim.costs.route import received_bytes
@@ -77,10 +77,10 @@ class CollectiveMove:
         return _data_bytes(self.part or self.op)
 
 
-def collective_moves(result: Result, times: CoreTimes) -> Iterator[CollectiveMove]:
+def collective_moves(result: Result, times: Iterable[TimedOperation]) -> Iterator[CollectiveMove]:
     """Yield the collectives of a result, one for each tensor of merged ones."""
     machine = CollectiveCosts.of(result.program, result.pod, result.placement)
-    for timed in times.operations:
+    for timed in times:
         op = timed.op
         if not isinstance(op, Collective):
             continue

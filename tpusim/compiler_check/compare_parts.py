@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tpusim.base.phase import Phase
-from tpusim.compiler_check.core_times import CoreTimes
+from tpusim.compiler_check.core_times import TimedOperation
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames
+from tpusim.graph import Convolution, Einsum
 from tpusim.program import Collective, Compute, Single, walk_ops
 from tpusim.results import COMPUTE_LABELS, PlanResult, Result
 
@@ -77,13 +78,18 @@ class ComparedSide:
     """One side of a comparison, and the operations of the graph that its own belong to."""
 
     result: Result
-    times: CoreTimes
+    times: tuple[TimedOperation, ...]
     operation: Operation
     names: StepNames
 
+    def _cells(self) -> Iterator[tuple[Single | None, str, Phase, float]]:
+        for timed in self.times:
+            for (label, phase), seconds in timed.labels_s.items():
+                yield timed.op, label, phase, seconds
+
     def work(self) -> Iterator[_CoreTime]:
         """Yield all of the core's time."""
-        for op, label, phase, seconds in self.times.cells():
+        for op, label, phase, seconds in self._cells():
             if label not in COMPUTE_LABELS:
                 yield _CoreTime(label, None, "", None, seconds)
                 continue
@@ -93,12 +99,13 @@ class ComparedSide:
             elif label == "attention":
                 yield _CoreTime(ATTENTION, phase, ATTENTION, op, seconds)
             else:
-                known = name in self.names.products and phase is not Phase.OPTIMIZER
+                behind = None if phase is Phase.OPTIMIZER else self.names.operations.get(name)
+                known = isinstance(behind, Einsum | Convolution)
                 yield _CoreTime(WORK, phase, name if known else OTHERS, op, seconds)
 
     def waits(self) -> Iterator[tuple[str, float]]:
         """Yield label and seconds of waits that are not for collectives, such as for the host."""
-        for op, label, _, seconds in self.times.cells():
+        for op, label, _, seconds in self._cells():
             if label not in COMPUTE_LABELS and not isinstance(op, Collective):
                 yield label, seconds
 

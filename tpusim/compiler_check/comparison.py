@@ -22,7 +22,7 @@ from tpusim.compiler_check.compare_parts import (
     compared_times,
     compared_waits,
 )
-from tpusim.compiler_check.core_times import CoreTimes
+from tpusim.compiler_check.core_times import timed_operations
 from tpusim.compiler_check.differences import (
     Difference,
     grouped,
@@ -305,8 +305,8 @@ def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -
         return name if name in names.operations else ""
 
     sides = (
-        ComparedSide(plan, CoreTimes.of(plan), planned, names),
-        ComparedSide(program, CoreTimes.of(program), compiled, names),
+        ComparedSide(plan, timed_operations(plan), planned, names),
+        ComparedSide(program, timed_operations(program), compiled, names),
     )
     first, second = (tuple(collective_moves(side.result, side.times)) for side in sides)
     moved = [(planned_key(move, names), move) for move in first]

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Convolution, Einsum, Gather, Op, Pointwise, Tensor, TensorRole, walk
+from tpusim.graph import Gather, Op, Pointwise, Tensor, TensorRole, walk
 from tpusim.partition import Layout
 from tpusim.partition.propagate import layouts
 from tpusim.pipeline.planned_step import checked_rules, planned_graph
@@ -31,6 +31,7 @@ class StepNames:
     operations: each with its name.
     makers: the operation that makes each tensor.
     runs: times that each operation runs in a step.
+    sizes: of the dimensions of one microbatch.
     layouts: of each tensor of the forward pass.
     """
 
@@ -38,6 +39,7 @@ class StepNames:
     operations: Mapping[str, Op]
     makers: Mapping[str, str]
     runs: Mapping[str, int]
+    sizes: Mapping[str, int]
     layouts: Mapping[str, Layout]
 
     @classmethod
@@ -54,26 +56,15 @@ class StepNames:
             {op.name: op for op, _ in forward},
             {tensor.name: op.name for op, _ in forward for tensor in op.outputs},
             runs,
+            graph.sizes,
             layouts(graph, inner.sharding, checked_rules(inner, graph)),
         )
-
-    @cached_property
-    def sizes(self) -> Mapping[str, int]:
-        """The size of each dimension of one microbatch."""
-        return planned_graph(self.plan.model, self.plan.plan).sizes
 
     @cached_property
     def weights(self) -> frozenset[str]:
         """The names of the weights."""
         tensors = (tensor for op in self.operations.values() for tensor in op.inputs)
         return frozenset(tensor.name for tensor in tensors if tensor.role is TensorRole.PARAM)
-
-    @cached_property
-    def products(self) -> frozenset[str]:
-        """The names of matmuls and convolutions."""
-        return frozenset(
-            name for name, op in self.operations.items() if isinstance(op, Einsum | Convolution)
-        )
 
     @cached_property
     def readers(self) -> Mapping[str, str]:

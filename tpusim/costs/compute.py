@@ -1,7 +1,7 @@
 """Seconds of the work of one operation on a device.
 
 The equations take numbers or arrays of them; `convolution` has those of convolutions, and
-`work_seconds` picks one by the type of the work.
+`program_costs` picks one by the type of the work.
 """
 
 from dataclasses import replace

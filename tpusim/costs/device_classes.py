@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from tpusim.costs.network_tasks import CollectiveCosts
 from tpusim.costs.program_costs import cost_lane
-from tpusim.costs.route import NO_ROUTE, CollectiveRoute
-from tpusim.costs.slowed_route import slowed_route
+from tpusim.costs.route import BUSIEST_WEIGHT, NO_ROUTE, CollectiveRoute, link_weight
 from tpusim.costs.tasks import CostedProgram
 from tpusim.hardware import (
     DCN_PREFIX,
@@ -31,6 +30,8 @@ from tpusim.hardware import (
     link_ends,
     speed_words,
 )
+from tpusim.network import Loads, slowed_pattern
+from tpusim.network.groups import Chips
 from tpusim.program import Collective, Program, walk_ops
 
 Numbers = NDArray[np.intp]
@@ -223,3 +224,37 @@ def _seen(colours: Numbers, groups: Numbers) -> Numbers:
         for low, high in pairwise(bounds.tolist())
     ]
     return np.asarray(np.array(kinds)[groups])
+
+
+def slowed_route(path: CollectiveRoute, members: Chips, slowness: Loads) -> CollectiveRoute:
+    """Return the route of the group of some chips, whose slow links carry longer loads.
+
+    members: coordinates of the group's chips, [member, dimension].
+    slowness: of each link the factor by which it is slower, [dimension, direction, *coordinates].
+
+    The route itself if the group uses no slow link. Bytes on its links are those that healthy links
+    would move in the same time; those across the die and in HBM stay what they are.
+    """
+    carried = path.carried
+    if carried is None:
+        return path
+    found = slowed_pattern(
+        carried.kind, carried.algorithm, carried.spans, carried.topology, members, slowness
+    )
+    if found is None:
+        return path
+    part, further = carried.part, path.hops - carried.hops
+    loads = {link: part * load for link, load in found.links}
+    share = max(loads.values())
+    weights = {link: link_weight(load / share) for link, load in loads.items()}
+    across = {link: weight for link, weight in path.links if link not in loads}
+    weights |= {
+        link: link_weight(weight / BUSIEST_WEIGHT * path.share / share)
+        for link, weight in across.items()
+    }
+    return replace(
+        path,
+        share=share,
+        links=tuple(weights.items()),
+        paths=tuple((part * nbytes, hops + further) for nbytes, hops in found.paths),
+    )

@@ -7,7 +7,7 @@ step is longer. In a synchronous loop, whose host reads the loss of each step be
 next, the devices wait for the host's turnaround in every step.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeAlias, TypeGuard
@@ -15,7 +15,14 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from tpusim.base.phase import Phase
-from tpusim.costs.compute import hbm_seconds
+from tpusim.costs.compute import (
+    attention_seconds,
+    estimate_seconds,
+    group_seconds,
+    hbm_seconds,
+    step_matmul_seconds,
+)
+from tpusim.costs.convolution import convolution_seconds
 from tpusim.costs.links import FROM_HOST, TO_HOST
 from tpusim.costs.network_tasks import (
     CollectiveCosts,
@@ -40,23 +47,49 @@ from tpusim.costs.tasks import (
     core_seconds,
     first_phase,
 )
-from tpusim.costs.work_seconds import work_seconds
-from tpusim.hardware import Chip, Placement, Slice
+from tpusim.hardware import Chip, Device, Placement, Slice
 from tpusim.program import (
+    AttentionWork,
     Barrier,
     Call,
     Collective,
+    CombinedWork,
     Compute,
+    ConvolutionWork,
+    EstimatedWork,
     Loop,
+    MatmulWork,
+    Number,
     Op,
     Program,
     Segment,
     TopOp,
     Transfer,
     TransferKind,
+    VectorWork,
     WaitOp,
+    Work,
     kind_of,
 )
+
+_SECONDS_OF: Mapping[type, Callable[..., Number]] = {
+    MatmulWork: step_matmul_seconds,
+    ConvolutionWork: convolution_seconds,
+    AttentionWork: attention_seconds,
+    VectorWork: group_seconds,
+    EstimatedWork: estimate_seconds,
+}
+
+
+def work_seconds(work: Work, device: Device) -> Number:
+    """Return the seconds of an operation of a step with no other beside it; its parts launch once.
+
+    Raise PlanError if the chip has no rate for a dtype.
+    """
+    if isinstance(work, CombinedWork):
+        launches = (len(work.parts) - 1) * device.costs.op_launch
+        return sum(work_seconds(part, device) for part in work.parts) - launches
+    return _SECONDS_OF[type(work)](work, device)
 
 
 def _task(op: Compute | Transfer | WaitOp, **costs: Any) -> Task:

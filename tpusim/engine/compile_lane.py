@@ -17,9 +17,9 @@ order, so they are complete when the consumer is issued.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from tpusim.costs import CORE, CostedProgram, Task, TaskLoop, TopTask
+from tpusim.costs import CORE, CostedProgram, Task, TaskLoop, TopTask, TransferPart
 from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds, whole_bytes
 from tpusim.engine.instructions import (
     ON_CORE,
@@ -139,20 +139,7 @@ def link_numbers(links: Sequence[tuple[str, float]], first: int = 0) -> LinkNumb
     return LinkNumbers(tuple((name, nanobytes_per_ps(float(rate))) for name, rate in links), first)
 
 
-class Transferring(Protocol):
-    """What a task takes, as fields of `Task`."""
-
-    @property
-    def delay_s(self) -> float: ...  # noqa: D102
-    @property
-    def work_s(self) -> float: ...  # noqa: D102
-    @property
-    def bytes(self) -> float: ...  # noqa: D102
-    @property
-    def uses(self) -> tuple[tuple[str, int], ...]: ...  # noqa: D102
-
-
-def task_numbers(name: str, task: Transferring, links: LinkNumbers) -> TaskNumbers:
+def task_numbers(name: str, task: Task | TransferPart, links: LinkNumbers) -> TaskNumbers:
     """Return the numbers of a task, which has this name. Raise ValueError for a link of no rate."""
     delay, work = picoseconds(task.delay_s), picoseconds(task.work_s)
     uses, rate = links.uses(name, task.uses)

@@ -176,7 +176,8 @@ class CoupledLane(Lane):
         others = (loop.trips - 1 - peer.trip(loop) for peer in peers[1:])
         left = min(loop.trips - trip, *others) if len(peers) > 1 else loop.trips - trip
         before = self.journal.booked_ps
-        skipped = self.folder.skip(loop, trip, state, peers, left)
+        times = [(peer.clock, peer.journal) for peer in peers]
+        skipped = self.folder.skip(loop, trip, state, times, left)
         if skipped:
             for peer in peers:
                 peer.clock.stand_still(self.journal.booked_ps - before)

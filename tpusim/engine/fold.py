@@ -14,7 +14,7 @@ folded before it has ended. Memory does not steer the engine, so its level is no
 """
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tpusim.engine.instructions import LoopEnd
 from tpusim.engine.journal import Journal, JournalMark
@@ -28,20 +28,6 @@ class Fold(NamedTuple):
     trips: int
     repeats: int
     period_ps: int
-
-
-class FoldedLane(Protocol):
-    """A lane whose periods are booked."""
-
-    @property
-    def clock(self) -> LaneClock:
-        """Its clock."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """What it has done."""
-        ...
 
 
 class FoldDetector:
@@ -63,22 +49,27 @@ class FoldDetector:
         self.wanted[loop] = folding
 
     def skip(
-        self, loop: LoopEnd, trip: int, state: Hashable, lanes: Sequence[FoldedLane], left: int
+        self,
+        loop: LoopEnd,
+        trip: int,
+        state: Hashable,
+        lanes: Sequence[tuple[LaneClock, Journal]],
+        left: int,
     ) -> int:
         """Return the iterations to skip at the start of `trip`; book their time and records.
 
-        lanes: those whose state it is.
+        lanes: clock and journal of those whose state it is.
         left: iterations that may be skipped.
         """
         seen = self._seen[loop.loop]
         if state not in seen:
-            seen[state] = (trip, [lane.journal.mark(lane.clock.now) for lane in lanes])
+            seen[state] = (trip, [journal.mark(clock.now) for clock, journal in lanes])
             return 0
         first, marks = seen[state]
         self.wanted[loop.loop] = False
         repeats = left // (trip - first)
         if repeats:
-            for lane, mark in zip(lanes, marks, strict=True):
-                period = lane.journal.repeat(mark, repeats, lane.clock.now)
+            for (clock, journal), mark in zip(lanes, marks, strict=True):
+                period = journal.repeat(mark, repeats, clock.now)
             self.folds.append(Fold(loop.name, trip - first, repeats, period))
         return repeats * (trip - first)

@@ -1,6 +1,6 @@
 """The journal of a lane: tasks, waits and memory changes, with repeated parts kept once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -113,16 +113,6 @@ def flatten(
             )
         else:
             yield entry, levels
-
-
-def calls_of_each(
-    runs: Iterable[tuple[int, JournalItem]],
-) -> Iterator[tuple[JournalItem, CallTimes]]:
-    """Yield each thing once, with the times at which it runs."""
-    starts: dict[JournalItem, list[int]] = {}
-    for start, thing in runs:
-        starts.setdefault(thing, []).append(start)
-    return ((thing, CallTimes(tuple(found))) for thing, found in starts.items())
 
 
 def repeat_count(levels: Sequence[Level]) -> int:

@@ -16,9 +16,11 @@ per stream, timers and flows. The process keeps nothing but its loop.
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
+from types import MethodType
 from typing import NamedTuple, TypeAlias, cast
 
-from simpy import Event
+from simpy import Environment, Event
+from simpy.core import EmptySchedule
 
 from tpusim.engine.flows import Flow, FlowNetwork
 from tpusim.engine.fold import FoldDetector
@@ -40,6 +42,13 @@ MAX_OPEN_TRANSFERS = 16
 
 # An issued task that has not started, and the completions (step, how many) that it waits for.
 QueuedStep: TypeAlias = tuple[TaskStep, tuple[tuple[int, int], ...]]
+
+
+class StalledError(RuntimeError):
+    """A lane waits for something that cannot happen.
+
+    Within a lane it is a defect of the engine; between lanes it is a cycle of messages.
+    """
 
 
 class Race(NamedTuple):
@@ -155,7 +164,7 @@ class Lane:
     def _skip(self, loop: LoopEnd, trip: int) -> int:
         """Return the iterations to skip at the start of `trip`, if the lane has repeated itself."""
         state = self._state(min(trip, loop.reach))
-        return self.folder.skip(loop, trip, state, (self,), loop.trips - trip)
+        return self.folder.skip(loop, trip, state, [(self.clock, self.journal)], loop.trips - trip)
 
     def _state(self, reached: int) -> Hashable:
         """Return everything that the future depends on, relative to now (between two tasks)."""
@@ -333,6 +342,26 @@ class Lane:
 
     def _log(self, change: MemoryDelta) -> None:
         self.journal.changes.append((self.clock.now + self.journal.booked_ps, change))
+
+
+def run_processes(env: Environment, lanes: Sequence[Lane]) -> int:
+    """Run all lanes to their ends and return the number of events.
+
+    Raise StalledError, with the position of each lane, if no event is left before.
+    """
+    events, step = 0, env.step
+    try:
+        for process in [env.process(lane.run()) for lane in lanes]:
+            while not process.processed:
+                step()
+                events += 1
+    except EmptySchedule:
+        waiting = "; ".join(lane.status() for lane in lanes if not lane.finished)
+        raise StalledError(f"nothing is left to happen, but {waiting}") from None
+    finally:
+        for name in [name for name, each in vars(env).items() if isinstance(each, MethodType)]:
+            delattr(env, name)  # a method bound to its own object is a cycle
+    return events
 
 
 def lane_stats(lanes: Sequence[Lane], events: int, began_s: float) -> Stats:

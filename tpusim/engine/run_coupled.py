@@ -10,10 +10,9 @@ from tpusim.base.errors import PlanError
 from tpusim.costs import CostedProgram
 from tpusim.engine.compile_lane import compile_lane
 from tpusim.engine.coupled_lane import CoupledLane
-from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.instructions import LaneCode, LoopEnd, TaskStep
-from tpusim.engine.lane import lane_stats
+from tpusim.engine.lane import lane_stats, run_processes
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.engine.lane_timeline import lanes_timeline
 from tpusim.engine.meeting import Meeting
@@ -78,26 +77,13 @@ def _codes(programs: Sequence[CostedProgram]) -> list[LaneCode]:
 def _check_length(codes: Sequence[LaneCode]) -> None:
     """Raise PlanError for lanes that would take too long, task by task."""
     code = codes[0]
-    runs = len(codes) * sum(times for _, times in _runs(code))
+    runs = len(codes) * sum(times for _, times in code.runs())
     if runs > MOST_UNFOLDED_TASKS:
         raise PlanError(
             f"{len(codes):,} devices that differ run {runs:,} tasks when each iteration of their "
             f"loops is run on each, and at most {MOST_UNFOLDED_TASKS:,} can be; leave out "
             "--no-fold (fold=False), whose result is the same"
         )
-
-
-def _runs(code: LaneCode) -> Iterator[tuple[TaskStep, int]]:
-    """Yield each step of a lane, and how often it runs."""
-    times = [1]
-    for instruction in code.instructions:
-        if isinstance(instruction, TaskStep):
-            yield instruction, times[-1]
-        elif isinstance(instruction, LoopEnd):
-            times.pop()
-        else:
-            end = code.instructions[instruction.end]
-            times.append(times[-1] * (end.trips if isinstance(end, LoopEnd) else 1))
 
 
 def _groups(programs: Sequence[CostedProgram]) -> Groups:

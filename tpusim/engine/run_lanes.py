@@ -10,13 +10,12 @@ from simpy import Environment
 from tpusim.base.errors import PlanError, nearest
 from tpusim.costs import ON_HOST, CostedProgram
 from tpusim.engine.compile_lane import compile_lane
-from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
 from tpusim.engine.hops import HopNetwork
 from tpusim.engine.instructions import LaneCode
 from tpusim.engine.journal import flatten
-from tpusim.engine.lane import Lane, Race, lane_stats
+from tpusim.engine.lane import Lane, Race, lane_stats, run_processes
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.engine.lane_timeline import lanes_timeline
 from tpusim.engine.pipeline import run_pipeline

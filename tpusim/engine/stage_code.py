@@ -15,8 +15,8 @@ from tpusim.base.phase import Phase
 from tpusim.costs import CostedProgram, MessageTask, Task, TaskLoop, TaskOp, TopTask, first_phase
 from tpusim.engine.clock import nanobytes_per_ps
 from tpusim.engine.compile_lane import EnclosingLane, compile_lane
-from tpusim.engine.event_loop import StalledError
 from tpusim.engine.instructions import LaneCode, TaskStep
+from tpusim.engine.lane import StalledError
 from tpusim.program import Alloc, Call, Number, Send
 
 

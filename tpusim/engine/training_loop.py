@@ -1,16 +1,10 @@
-"""A training run as processes: the loop on the devices, and the writer of checkpoints beside it.
+"""A training run in time: the loop on the devices, and the writer of checkpoints beside it.
 
-The steps between two evaluations or checkpoints are one event, so a run costs as many events as
-it has of these, however many steps they are apart.
+The steps between two evaluations or checkpoints are one span, however many they are.
 """
 
-from collections.abc import Callable, Generator
 from enum import StrEnum
-from typing import Any, NamedTuple
-
-from simpy import Environment, Event
-
-from tpusim.engine.event_loop import run_processes
+from typing import NamedTuple
 
 
 class Activity(StrEnum):
@@ -67,12 +61,10 @@ class TrainingTimeline(NamedTuple):
 
     spans: one after another.
     writes_ps: start and end of each write of a checkpoint beside the steps.
-    events: of the simulation.
     """
 
     spans: tuple[ActivitySpan, ...]
     writes_ps: tuple[tuple[int, int], ...]
-    events: int
 
     @property
     def total_ps(self) -> int:
@@ -82,73 +74,53 @@ class TrainingTimeline(NamedTuple):
 
 def run_training(times: LoopTimes) -> TrainingTimeline:
     """Return the timeline of a training run."""
-    env = Environment()
-    loop = _Loop(env, times)
-    events = run_processes(env, [loop])
-    return TrainingTimeline(tuple(loop.spans), tuple(loop.writes), events)
+    loop = _Loop(times)
+    loop.run()
+    return TrainingTimeline(tuple(loop.spans), tuple(loop.writes))
 
 
 class _Loop:
-    """The process of a run."""
+    """A run up to a time: only its writer goes on beside it, from which it knows the end."""
 
-    def __init__(self, env: Environment, times: LoopTimes) -> None:
-        self.env = env
+    def __init__(self, times: LoopTimes) -> None:
         self.times = times
         self.spans: list[ActivitySpan] = []
         self.writes: list[tuple[int, int]] = []
-        self.done = 0
-        self.finished = False
-        self.writing: Event | None = None
+        self.done = self.now = 0
 
-    def run(self) -> Generator[Event, Any, None]:
+    def run(self) -> None:
         times = self.times
         for activity, length in times.before:
-            yield from self._spend(activity, length)
+            self._spend(activity, length)
         while self.done < times.steps:
             count = min(
                 times.steps, _after(self.done, times.evaluate_every, times.steps),
                 _after(self.done, times.save_every, times.steps),
             ) - self.done  # fmt: skip
             self.done += count
-            yield from self._spend(Activity.STEPS, count * times.step_ps)
+            self._spend(Activity.STEPS, count * times.step_ps)
             if times.evaluate_every and self.done % times.evaluate_every == 0:
-                yield from self._spend(Activity.EVALUATION, times.evaluation_ps)
+                self._spend(Activity.EVALUATION, times.evaluation_ps)
             last = self.done == times.steps
             if times.save_every and (last or self.done % times.save_every == 0):
-                yield from self._save()
-        yield from self._written()
-        self.finished = True
+                self._save()
+        self._await_writer()
 
-    def status(self) -> str:
-        return f"the run after step {self.done}"
-
-    def _spend(self, activity: Activity, length: int) -> Generator[Event, Any, None]:
+    def _spend(self, activity: Activity, length: int) -> None:
         if length:
-            yield from self._wait(activity, lambda: self.env.timeout(length))
+            self.spans.append(ActivitySpan(activity, self.now, self.now + length, self.done))
+            self.now += length
 
-    def _save(self) -> Generator[Event, Any, None]:
-        yield from self._written()
-        yield from self._spend(Activity.CHECKPOINT, self.times.stop_ps)
+    def _save(self) -> None:
+        self._await_writer()
+        self._spend(Activity.CHECKPOINT, self.times.stop_ps)
         if self.times.write_ps:
-            self.writing = self.env.process(self._write())
+            self.writes.append((self.now, self.now + self.times.write_ps))
 
-    def _written(self) -> Generator[Event, Any, None]:
+    def _await_writer(self) -> None:
         """Wait until the checkpoint before is written."""
-        if self.writing is not None and not self.writing.processed:
-            writing = self.writing
-            yield from self._wait(Activity.CHECKPOINT_WAIT, lambda: writing)
-
-    def _write(self) -> Generator[Event, Any, None]:
-        start = int(self.env.now)
-        yield self.env.timeout(self.times.write_ps)
-        self.writes.append((start, int(self.env.now)))
-
-    def _wait(self, activity: Activity, until: Callable[[], Event]) -> Generator[Event, Any, None]:
-        start = int(self.env.now)
-        yield until()
-        end = int(self.env.now)
-        if end > start:
-            self.spans.append(ActivitySpan(activity, start, end, self.done))
+        _, written = self.writes[-1] if self.writes else (0, 0)
+        self._spend(Activity.CHECKPOINT_WAIT, max(0, written - self.now))
 
 
 def _after(done: int, every: int, never: int) -> int:

@@ -4,12 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from tpusim.export.names import (
-    function_name,
-    target_name,
-    unsaid,
-    value_name,
-)
+from tpusim.export.names import function_name, target_name, unsaid, value_name
 from tpusim.export.operations import expression
 from tpusim.export.routing import made_besides
 from tpusim.export.step_context import StepContext

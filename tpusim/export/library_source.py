@@ -11,8 +11,7 @@ from tpusim.export.step_line import WIDTH
 LIBRARY = tuple(
     Path(__file__).with_name("jax_library") / f"{name}.py"
     for name in (
-        "layers", "training", "experts", "weight_dtypes", "pipelines", "muon",
-        "images", "encoders",
+        "layers", "training", "experts", "weight_dtypes", "pipelines", "muon", "images", "encoders",
     )
 )  # fmt: skip
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""
@@ -22,11 +21,40 @@ MARKS = ("  # fmt: skip", "  # type: ignore[untyped-decorator]")
 
 
 @cache
+def _statements() -> tuple[tuple[ast.stmt, str], ...]:
+    """Return the statements of the library, each with its text."""
+    found = []
+    for text in (path.read_text("utf-8") for path in LIBRARY):
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            own = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            for mark in MARKS:
+                own = own.replace(mark, "")
+            found.append((node, own))
+    return tuple(found)
+
+
+@cache
+def _definitions() -> dict[str, tuple[ast.stmt, str]]:
+    """Return functions and constants by name, each with its text."""
+    found: dict[str, tuple[ast.stmt, str]] = {}
+    for node, text in _statements():
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node, text
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            found[ast.unparse(target)] = node, text
+    return found
+
+
+def _is_function(name: str) -> bool:
+    return isinstance(_definitions()[name][0], ast.FunctionDef)
+
+
+@cache
 def library_names() -> frozenset[str]:
     """Return the names of all functions of the library."""
-    return frozenset(
-        n for n, (node, _) in _definitions().items() if isinstance(node, ast.FunctionDef)
-    )
+    return frozenset(filter(_is_function, _definitions()))
 
 
 def library_functions(names: Iterable[str]) -> tuple[str, ...]:
@@ -41,21 +69,15 @@ def library_functions(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in definitions if name in found)
 
 
-def functions_source(names: Iterable[str]) -> str:
-    """Return the source of functions and constants of the library."""
-    definitions = [_definitions()[name] for name in names]
-    return "".join(f"{_space(node)}{_text(node, text)}\n" for node, text in definitions)
-
-
-def _space(node: ast.stmt) -> str:
-    return "\n\n" if isinstance(node, ast.FunctionDef) else "\n"
-
-
 def library_constants(names: Iterable[str]) -> set[str]:
     """Return the constants that functions of the library use."""
-    definitions = _definitions()
-    found = library_functions(names)
-    return {name for name in found if not isinstance(definitions[name][0], ast.FunctionDef)}
+    return {name for name in library_functions(names) if not _is_function(name)}
+
+
+def functions_source(names: Iterable[str]) -> str:
+    """Return the source of functions and constants of the library."""
+    blank = {name: "\n\n" if _is_function(name) else "\n" for name in names}
+    return "".join(f"{space}{_definitions()[name][1]}\n" for name, space in blank.items())
 
 
 def imports_of(source: str) -> str:
@@ -64,11 +86,23 @@ def imports_of(source: str) -> str:
     blocks: tuple[list[str], list[str]] = [], []
     for module, aliases in _imports().items():
         kept = [alias for alias in aliases.values() if (alias.asname or alias.name) in used]
-        if not kept:
-            continue
-        block = blocks[(module or kept[0].name).partition(".")[0] not in stdlib_module_names]
-        block += _import_lines(module, kept)
+        if kept:
+            foreign = (module or kept[0].name).partition(".")[0] not in stdlib_module_names
+            blocks[foreign].extend(_import_lines(module, kept))
     return "\n\n".join("\n".join(sorted(block, key=_order)) for block in blocks if block)
+
+
+def _imports() -> dict[str, dict[str, ast.alias]]:
+    """Return the names that the library imports from each module, and from "" the modules.
+
+    Those are not among them that an exported file defines.
+    """
+    found: dict[str, dict[str, ast.alias]] = {}
+    for node, _ in _statements():
+        module = str(node.module) if isinstance(node, ast.ImportFrom) else ""
+        if isinstance(node, ast.Import | ast.ImportFrom) and not module.startswith("tpusim."):
+            found.setdefault(module, {}).update((alias.name, alias) for alias in node.names)
+    return found
 
 
 def _import_lines(module: str, names: list[ast.alias]) -> list[str]:
@@ -86,50 +120,5 @@ def _order(line: str) -> tuple[bool, str]:
     return line.startswith("from"), line
 
 
-@cache
-def _sources() -> tuple[str, ...]:
-    return tuple(path.read_text("utf-8") for path in LIBRARY)
-
-
-@cache
-def _statements() -> tuple[tuple[ast.stmt, str], ...]:
-    """Return the statements of the library, each with the text of its file."""
-    return tuple((node, text) for text in _sources() for node in ast.parse(text).body)
-
-
-@cache
-def _definitions() -> dict[str, tuple[ast.stmt, str]]:
-    """Return functions and constants by name, each with the text of its file."""
-    found: dict[str, tuple[ast.stmt, str]] = {}
-    for node, text in _statements():
-        if isinstance(node, ast.FunctionDef):
-            found[node.name] = node, text
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = node, text
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = node, text
-    return found
-
-
-def _imports() -> dict[str, dict[str, ast.alias]]:
-    """Return the names that the library imports from each module, and from "" the modules.
-
-    Those are not among them that an exported file defines.
-    """
-    found: dict[str, dict[str, ast.alias]] = {}
-    for node, _ in _statements():
-        module = str(node.module) if isinstance(node, ast.ImportFrom) else ""
-        if isinstance(node, ast.Import | ast.ImportFrom) and not module.startswith("tpusim."):
-            found.setdefault(module, {}).update((alias.name, alias) for alias in node.names)
-    return found
-
-
 def _names(node: ast.AST) -> Iterator[str]:
     return (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
-
-
-def _text(node: ast.stmt, source: str) -> str:
-    text = "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])
-    for mark in MARKS:
-        text = text.replace(mark, "")
-    return text

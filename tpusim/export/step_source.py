@@ -24,7 +24,7 @@ from tpusim.export.names import (
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import WIDTH, StepLine, indented, plain
 from tpusim.export.weight_source import weight_tables
-from tpusim.graph import Remat, Scan, Tensor, TensorRole, training_step
+from tpusim.graph import Remat, Scan, TensorRole, training_step
 from tpusim.hardware import Slice
 
 LEARNING_RATE = 1e-3
@@ -135,30 +135,22 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
 
 def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, str]:
     """Return the shapes and shardings of the tokens, and of those of a target."""
-    made = {}
-    if context.inputs:
-        given = {f'"{value_name(tensor)}"': tensor for tensor in context.inputs}
-        shapes = (
-            f"{name}: (({', '.join(map(constant_name, t.dims))},), {DTYPES[_dtype(context, t)]})"
-            for name, t in given.items()
+    inputs, made = [], {}
+    for tensor in context.inputs:
+        computed = context.dtype(tensor) == "COMPUTE"
+        dtype = DTYPES[context.plan.dtypes.compute if computed else tensor.dtype]
+        shape = f"(({', '.join(map(constant_name, tensor.dims))},), {dtype})"
+        inputs.append((f'    "{value_name(tensor)}": ', shape, context.spec(tensor)))
+    if inputs:
+        shapes, specs = (
+            "\n".join(["{", *(f"{row[0]}{row[at]}," for row in inputs), "}"]) for at in (1, 2)
         )
-        specs = (f"{name}: {context.spec(tensor)}" for name, tensor in given.items())
-        made = {"INPUTS": _lines(shapes), "INPUT_SPECS": _lines(specs)}
+        made = {"INPUTS": shapes, "INPUT_SPECS": specs}
     for name, ids in zip(("BATCH", "TARGETS"), context.ids, strict=False):
         dims = [*(["MICROBATCHES"] if several else []), *map(constant_name, ids.dims)]
         made[f"{name}_SHAPE"] = f"({', '.join(dims)})"
         made[f"{name}_SPEC"] = spec(context.layouts[ids.name], lead)
     return made
-
-
-def _lines(entries: Iterable[str]) -> str:
-    """Return a table with a line for each entry."""
-    return "\n".join(["{", *(f"    {entry}," for entry in entries), "}"])
-
-
-def _dtype(context: StepContext, tensor: Tensor) -> str:
-    """Return the dtype of a tensor, in a plan's word."""
-    return context.plan.dtypes.compute if context.dtype(tensor) == "COMPUTE" else tensor.dtype
 
 
 def _settings(context: StepContext) -> list[StepLine]:
@@ -192,32 +184,23 @@ def _frozen(context: StepContext) -> tuple[str, ...]:
 
 
 def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
-    batch = (
-        "a microbatch, [BATCH, SEQ]" if context.plan.microbatches > 1 else "the batch, [BATCH, SEQ]"
-    )
-    if context.stages:
-        batch = "the batch, [MICROBATCHES, BATCH, SEQ]"
-    said, given = f"{batch} tokens", "ids, targets"
+    """Return the function of the loss; a decoder of a target reads the tokens before it."""
+    given, said = "ids, targets", "the batch, [BATCH, SEQ] tokens"
     if context.inputs:
-        said, given = "the batch", "batch"
-    head = [StepLine(f"def loss(w, {given}):")]
-    names = map(value_name, context.inputs)
+        given, said = "batch", "the batch"
+    elif context.stages:
+        said = "the batch, [MICROBATCHES, BATCH, SEQ] tokens"
+    elif context.plan.microbatches > 1:
+        said = "a microbatch, [BATCH, SEQ] tokens"
+    shifted = (f"{value_name(ids)} = tokens_before({target_name(ids)})" for ids in context.ids[1:])
+    read = (f'{name} = batch["{name}"]' for name in map(value_name, context.inputs))
     body = [
         StepLine(f'"""Return the mean loss of {said}."""'),
-        *_shifted(context),
-        *(StepLine(f'{name} = batch["{name}"]') for name in names),
+        *map(StepLine, (*shifted, *read)),
         *forward,
         StepLine(f"return jnp.mean({value_name(context.graph.loss)})"),
     ]
-    return [StepLine(""), StepLine(""), *head, *indented(body)]
-
-
-def _shifted(context: StepContext) -> list[StepLine]:
-    """Return the line of the tokens that a decoder of a target reads."""
-    return [
-        StepLine(f"{value_name(ids)} = tokens_before({target_name(ids)})")
-        for ids in context.ids[1:]
-    ]
+    return [*plain(f"\n\ndef loss(w, {given}):"), *indented(body)]
 
 
 def _wanted(context: StepContext) -> tuple[str, ...]:

@@ -7,14 +7,16 @@ for each other.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from tpusim.base.phase import Phase
-from tpusim.frames import infeed
 from tpusim.frames.accumulate import accumulate_microbatches
+from tpusim.frames.body_frame import cast_weights, infeed, sizes_of, stored_states
 from tpusim.frames.late_reductions import Reduced, reduce_once
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
 from tpusim.graph import Graph
+from tpusim.hardware import Placement, Slice
 from tpusim.lowering import (
     AskedPlace,
     BodyChoices,
@@ -36,6 +38,11 @@ def choices_of(plan: Plan) -> BodyChoices:
     )
 
 
+def asked_place(pod: Slice, placement: Placement, plan: Plan) -> AskedPlace:
+    """Return a placement of the mesh of a plan as its lowering asks about it."""
+    return AskedPlace(pod, placement, plan.mesh, plan.compiler)
+
+
 def updates_of(plan: Plan, sizes: Sizes) -> Updates:
     """Return the updates of the weights of a plan, on one device."""
     return Updates(plan.optimizer, plan.numerics, plan.finished_dtype, sizes, plan.stages > 1)
@@ -54,6 +61,12 @@ class TrainingFrame:
     choices: BodyChoices
     sizes: Sizes
     place: AskedPlace
+
+    @classmethod
+    def of(cls, graph: Graph, plan: Plan, place: AskedPlace) -> Self:
+        """Return the frame of a step without a pipeline, whose microbatch is `graph`."""
+        choices = choices_of(plan)
+        return cls(plan, choices, sizes_of(graph, choices), place)
 
     @property
     def updates(self) -> Updates:
@@ -101,7 +114,10 @@ class TrainingFrame:
                     self.gathers(partitioned.weights, shards),
                 ),
             ),
-            resident=self.updates.resident(partitioned.weights),
+            resident=(
+                *self.updates.resident(partitioned.weights),
+                *stored_states(partitioned.states, self.sizes),
+            ),
         )
 
     def reduced(self, weights: Sequence[StoredWeight], sums: GradientDeps) -> Reduced:
@@ -149,7 +165,9 @@ class TrainingFrame:
         whole: the gathers of weights that are updated in parts.
         """
         updates = self.updates
-        cast = updates.cast(tuple(w for w in weights if w.name in shards))
+        cast = cast_weights(
+            tuple(w for w in weights if w.name in shards), self.plan.numerics, self.sizes
+        )
         copies = [cast.allocs[0].tensor] if cast else []
         freed = {tensor for op in whole for tensor in op.frees}
         copies += [a.tensor for op in whole for a in op.allocs if a.tensor not in freed]

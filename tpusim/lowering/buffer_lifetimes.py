@@ -17,7 +17,7 @@ from tpusim.lowering.body_entries import (
 from tpusim.lowering.fused_results import fused_results
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
-from tpusim.partition import DTYPE_BYTES, ComputeNode, LoopNode, Node, Sizes
+from tpusim.partition import DTYPE_BYTES, STATE, ComputeNode, LoopNode, Node, Sizes
 from tpusim.program import Alloc, CollectiveKind, Mode, Number
 
 _SAVED_CATEGORIES = {
@@ -208,7 +208,8 @@ class _BodyLifetimes:
         """Allocate the entry's results, or write them over operands without a later reader."""
         over = self._overwritten(place, entry)
         for key in entry.writes:
-            if key in self.outside or key in self.inside:
+            in_place = self.memory.buffers[key].category == STATE
+            if in_place or key in self.outside or key in self.inside:
                 continue
             if key in self.added:
                 self.names[key] = self.names[self.added[key]]

@@ -46,7 +46,7 @@ plans that were read, on 7x 2x2x2 to 4x4x4; with a `tensor` axis, those after an
 it. The head's is asynchronous too, in 40 of 40."""
 
 OBSERVED = "observed"
-"""The name that switches off all passes and table lines that serve no published run."""
+"""The name that switches off all passes and table lines that compiled programs alone showed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class TableLine:
     tiled: True if weights are sharded over all axes of the mesh.
     min_size, max_size: devices of the group.
     slices: slices that the program runs on.
-    observed: seen in a compiled program, but in no published run; it can be switched off.
+    observed: a compiled program alone showed it; it can be switched off.
     """
 
     lowering: Lowering

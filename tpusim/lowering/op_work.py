@@ -58,6 +58,9 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             return program.VectorWork(read, written, rows / sizes.itemsize("compute"))
         case graph.TokenRouting():
             return _routing(op, split, sizes)
+        case graph.StateUpdate():
+            moved = sizes.product(op.value.dims, split) * sizes.itemsize(op.state.dtype)
+            return program.VectorWork(moved, moved, 0)
         case graph.Pointwise():
             flops = epilogue if op.after_sums else _vector_flops(op, split, sizes) + epilogue
             if op.scatters:

@@ -3,7 +3,7 @@
 Graph passes rewrite nodes before the modes of collectives are known; then each collective gets its
 mode; schedule passes rewrite the entries that come out. A pass that is an optimisation of
 the compiler can be switched off by its name (`Plan.without_passes`, `--without`), and all that
-serve no published run by `observed`; the others are what the plan asks for.
+compiled programs alone showed by `observed`; the others are what the plan asks for.
 """
 
 from collections.abc import Hashable, Iterator, Sequence

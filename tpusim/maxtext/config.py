@@ -4,7 +4,7 @@ The file overrides the defaults, the model of its `model_name` overrides the fil
 are over both, as in MaxText's pyconfig: a key of the model is overridden only on request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -13,13 +13,18 @@ from typing import Any
 from tpusim.base.errors import FileError, PlanError, TpusimError, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
-from tpusim.maxtext.key_table import LEFT_OUT, REFUSED, RENAMED, ignored
-from tpusim.maxtext.shipped_tables import defaults, models, patterns
+from tpusim.maxtext.shipped_tables import (
+    defaults,
+    is_handled,
+    is_ignored,
+    models,
+    similar_key,
+    unsimulated,
+)
 from tpusim.maxtext.yaml_file import parse, read_config
 
 DEFAULTS_WORDS = ("", "default", "defaults")
 """Words for MaxText's defaults in place of a path."""
-RULES = "logical_axis_rules"
 
 LARGEST_VALUE = 10**9
 
@@ -44,11 +49,6 @@ class MaxTextConfig:
     over: Mapping[str, Any]
     replaced: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-
-    @property
-    def written(self) -> Mapping[str, Any]:
-        """The keys of the file and the overrides."""
-        return {**self.file, **self.over}
 
     def size(self, key: str, least: int = 1) -> int:
         """Return a whole number. Raise PlanError if it is less than `least`."""
@@ -91,7 +91,8 @@ def config_of(where: str, file: Mapping[str, Any], overrides: Overrides = ()) ->
     over = _with_current_names(_parsed(overrides))
     for key in over:
         if not _known(key):
-            raise FileError(f"no key is called {cut(key)!r}; {_nearest_key(key)}")
+            hint = similar_key(key) or "the keys are those of MaxText's base.yml"
+            raise FileError(f"no key is called {cut(key)!r}; {hint}")
     return _merged(where, _typed_values(_with_current_names(file)), _typed_values(over))
 
 
@@ -104,7 +105,9 @@ def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Max
         table={**defaults(), **file, **model, **over},
         file=file,
         over=over,
-        replaced=tuple(k for k in file if k in model and file[k] not in (model[k], _default(k))),
+        replaced=tuple(
+            k for k in file if k in model and file[k] not in (model[k], defaults().get(k))
+        ),
         unknown=tuple(key for key in file if not _known(key)),
     )
 
@@ -136,10 +139,6 @@ def _check_overridden(
             )
 
 
-def _default(key: str) -> Any:
-    return defaults().get(key)
-
-
 def _parsed(overrides: Overrides) -> Mapping[str, Any]:
     """Return the table of `key=value` texts; each value is YAML."""
     if isinstance(overrides, Mapping):
@@ -164,7 +163,7 @@ def _with_current_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the table with the current names of its keys."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        name = RENAMED.get(key, key)
+        name = unsimulated("renamed").get(key, key)
         if name in found:
             raise FileError(f"{key} and {name} mean the same; write one of them")
         found[name] = value
@@ -172,19 +171,7 @@ def _with_current_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _known(key: str) -> bool:
-    return key in defaults() or key in LEFT_OUT or key in REFUSED or key == RULES or ignored(key)
-
-
-def _nearest_key(key: str) -> str:
-    """Return the nearest of the keys that are written out."""
-    near = nearest(key, named())
-    return near if near.startswith("did you mean") else "the keys are those of MaxText's base.yml"
-
-
-def named() -> Iterable[str]:
-    """Return the keys that are written out."""
-    plain = (key for key in patterns() if "*" not in key)
-    return (*defaults(), *LEFT_OUT, *REFUSED, RULES, *plain)
+    return is_handled(key) or is_ignored(key)
 
 
 def _typed_values(table: Mapping[str, Any]) -> dict[str, Any]:

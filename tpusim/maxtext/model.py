@@ -1,11 +1,12 @@
 """The model of a config: its dimensions and its decoder block."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpusim.base.shown_value import shown
 from tpusim.maxtext.config import MaxTextConfig
+from tpusim.maxtext.shipped_tables import decoder_blocks, unsimulated
 from tpusim.models import Transformer
 
 MAXTEXT_ACTIVATIONS = {
@@ -39,38 +40,8 @@ class DecoderBlock:
     qk_norm: bool = False
 
 
-BLOCKS: Mapping[str, DecoderBlock] = {
-    "default": DecoderBlock(layer={"parallel": True}),
-    "llama2": DecoderBlock(),
-    "mistral": DecoderBlock(),
-    "mixtral": DecoderBlock(moe=True),
-    "gemma": DecoderBlock(),
-    "gemma2": DecoderBlock(layers=2, global_every=2),
-    "gemma3": DecoderBlock(layer={"qk_norm": True}, global_every=6),
-    "qwen2": DecoderBlock(),
-    "qwen3": DecoderBlock(qk_norm=True),
-    "qwen3_moe": DecoderBlock(qk_norm=True, moe=True),
-    "gpt3": DecoderBlock(layer={"rotary": False}),
-    "gemma4": DecoderBlock(
-        layer={"qk_norm": True}, global_every=6, moe=True, shared="base_mlp_dim"
-    ),
-    "gemma4_small": DecoderBlock(layer={"qk_norm": True}, global_every=6),
-    "deepseek": DecoderBlock(moe=True, shared="base_moe_mlp_dim"),
-    "gpt_oss": DecoderBlock(moe=True, global_every=2),
-}
-"""MaxText's decoder blocks that can be simulated (layers/decoders.py and a file each). gemma2's
-holds a local and a global layer, so its config counts half of them."""
-
-_BLOCKS_OF_MODELS: Mapping[str, Mapping[str, Any]] = {"gemma4-e2b": {"global_every": 5}}
+_BLOCKS_OF_MODELS: Mapping[str, dict[str, Any]] = {"gemma4-e2b": {"global_every": 5}}
 """What MaxText takes from the name of a model (models/gemma4_small.py, get_attention_pattern)."""
-
-_UNSUPPORTED_BLOCKS = {
-    "llama4": "attention in chunks",
-    "qwen3_next": "linear attention",
-    "olmo3": "norms after its projections only",
-    "simple": "no transformer's layers",
-    "simple_mlp": "no attention",
-}
 
 _WINDOW_OF_ATTENTION = {"global": 0, "local_sliding": 1, "mla": 0, "full": 0}
 
@@ -106,10 +77,10 @@ def _name(config: MaxTextConfig) -> str:
 
 def _block(config: MaxTextConfig) -> DecoderBlock:
     name = config.text("decoder_block")
-    if found := _UNSUPPORTED_BLOCKS.get(name):
+    if found := unsimulated("decoder_blocks").get(name):
         raise config.fault(f"decoder_block {name} cannot be simulated: it has {found}")
-    block: DecoderBlock = config.choice("decoder_block", BLOCKS)
-    return replace(block, **_BLOCKS_OF_MODELS.get(config.text("model_name"), {}))
+    keys = config.choice("decoder_block", decoder_blocks())
+    return DecoderBlock(**keys | _BLOCKS_OF_MODELS.get(config.text("model_name"), {}))
 
 
 def scales(config: MaxTextConfig) -> tuple[int, int, int]:

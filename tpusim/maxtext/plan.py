@@ -5,9 +5,9 @@ from typing import Any
 
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig
+from tpusim.maxtext.logical_axes import rules_of
 from tpusim.maxtext.mesh import mesh_of
 from tpusim.maxtext.remat import remat_of
-from tpusim.maxtext.rules import rules_of
 from tpusim.models import Transformer
 from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
 

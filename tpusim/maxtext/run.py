@@ -1,4 +1,4 @@
-"""The run of a MaxText config: the entry point of this package."""
+"""The run of a MaxText config, and notes on what it leaves out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,22 +7,29 @@ from typing import TypeAlias
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import TpusimError, blame
-from tpusim.base.shown_value import shown
+from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
-from tpusim.maxtext.key_table import LEFT_OUT
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import model_of
-from tpusim.maxtext.notes import check_refused, notes_of
 from tpusim.maxtext.plan import plan_of
-from tpusim.maxtext.shipped_tables import defaults
+from tpusim.maxtext.shipped_tables import (
+    defaults,
+    has_effect,
+    is_handled,
+    is_ignored,
+    similar_key,
+    unsimulated,
+)
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun, changed_plan
 
 SIZE = "_parallelism"
-NOTED = tuple(LEFT_OUT)
-"""Keys that have a note of their own where they have an effect."""
+"""The end of the names of the keys with sizes of mesh axes."""
+
+MOST_LISTED = 30
+"""The most ignored keys that are listed one by one; of more, only their number."""
 
 Taken: TypeAlias = tuple[Transformer, Plan, Slice]
 
@@ -57,9 +64,9 @@ def from_maxtext(
 def _run(
     config: MaxTextConfig, pod: Slice | str | None, settings: Sequence[str], verbose: bool
 ) -> SimulationRun:
-    check_refused(config)
+    _check_refused(config)
     model, plan, on = taken = _taken(config, pod)
-    notes = (*notes_of(config, verbose=verbose), *_idle(config, pod, taken))
+    notes = (*_notes(config, verbose), *_idle(config, pod, taken))
     run = SimulationRun(config.where, model, plan, on, notes)
     return replace(run, plan=changed_plan(plan, settings)) if settings else run
 
@@ -70,6 +77,36 @@ def _taken(config: MaxTextConfig, pod: Slice | str | None) -> Taken:
     return model, plan_of(config, model, on), on
 
 
+def _check_refused(config: MaxTextConfig) -> None:
+    """Raise PlanError for a key of a feature that cannot be left out."""
+    for key, what in unsimulated("refused").items():
+        value = config.table.get(key)
+        if has_effect(value):
+            raise config.fault(f"{key} is {shown(value)}: {what} cannot be simulated")
+
+
+def _notes(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
+    """Yield a sentence for each difference between the run and the config."""
+    for key, what in unsimulated("left_out").items():
+        value = config.table.get(key)
+        if has_effect(value, key):
+            yield f"not modelled: {what} ({key} = {shown(value)})"
+    if config.replaced:
+        keys = ", ".join(config.replaced)
+        yield f"model_name {config.text('model_name')} sets {keys} in the file's place"
+    unread = tuple(
+        key for key in {**config.file, **config.over} if is_ignored(key) and not is_handled(key)
+    )
+    if unread:
+        listed = ", ".join(map(cut, unread))
+        if len(unread) > MOST_LISTED and not verbose:
+            listed = f"{len(unread)} keys (--verbose lists them)"
+        yield f"ignored, as no step depends on them: {listed}"
+    for key in config.unknown:
+        hint = "; ".join(filter(None, (cut(key), similar_key(key))))
+        yield f"ignored, as no key of MaxText is called so: {hint}"
+
+
 def _idle(config: MaxTextConfig, pod: Slice | str | None, taken: Taken) -> Iterator[str]:
     """Yield a note on the overrides that are read but do not change the run.
 
@@ -77,7 +114,7 @@ def _idle(config: MaxTextConfig, pod: Slice | str | None, taken: Taken) -> Itera
     """
     idle = []
     for key in config.over:
-        if key not in defaults() or key in NOTED or key.endswith(SIZE):
+        if key not in defaults() or key in unsimulated("left_out") or key.endswith(SIZE):
             continue
         try:
             other = without_override(config, key)

@@ -6,37 +6,16 @@ One table for MaxText configs and for measured runs.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tpusim.graph import LAYER_IN, Einsum, Op, Scan
+from tpusim.maxtext.shipped_tables import shipped
 from tpusim.models import Transformer
 
 QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
 DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
 
 TENSORS: Mapping[str, tuple[str, ...]] = {
-    "decoder_layer_input": (LAYER_IN,),
-    "context": ("context",),
-    "query_proj": ("q",),
-    "key_proj": ("k",),
-    "value_proj": ("v",),
-    "qkv_proj": ("qkv",),
-    "out_proj": ("out",),
-    "mlpwi": ("mlp_in",),
-    "mlpwi_0": ("mlp_in_0", "expert_mlp_in_0"),
-    "mlpwi_1": ("mlp_in_1", "expert_mlp_in_1"),
-    "mlpwo": ("mlp_out", "expert_out"),
-    "moe_mlpwi_0": ("expert_mlp_in_0",),
-    "moe_mlpwi_1": ("expert_mlp_in_1",),
-    "moe_mlpwo": ("expert_out",),
-    "kv_proj": ("kv_up",),
-    "query_wa_proj": ("q_down",),
-    "kv_wa_proj": ("kv_down",),
-    "mla_q": ("q_latent",),
-    "mla_kv": ("kv_latent",),
+    name: tuple(ours) for name, ours in shipped("tensor_names").items()
 }
-"""MaxText's names of the tensors that a layer may save (checkpoint_name in its layers), and ours.
-
-`qkv_proj` is there with fused_qkv, `mlpwi` where the MLP has one input matrix, or with fused_mlp.
-Those of latent attention and of experts are there with them.
-"""
+"""MaxText's names of the tensors that a layer may save, and ours."""
 
 FUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fused_qkv": ("qkv_proj", ("q", "k", "v")),

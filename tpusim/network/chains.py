@@ -47,7 +47,7 @@ class Chain:
 
     forward, backward: the links to cross along each edge, [group, edge, dimension]. An edge goes
         from each place to the next, and from the last to the first of a ring.
-    distinct: places in a row that hold different chunks; 0 for all of them (see `twisted_rings`).
+    distinct: places in a row that hold different chunks; 0 for all of them (see `orbit_chains`).
     same_order: edges through several dimensions take them in the same order in both directions,
         instead of returning by the same links.
     grid, tour: the groups and the order of their members, on a torus without a twist.

@@ -11,10 +11,9 @@ import numpy as np
 from tpusim.hardware import Span, Topology
 from tpusim.network.algorithm import ALGORITHMS, schedule
 from tpusim.network.all_to_all import all_shortest_moves, ordered_pairs
-from tpusim.network.at_once import IN_MESH_ORDER
+from tpusim.network.at_once import EACH_WAY, IN_MESH_ORDER, order_links
 from tpusim.network.chains import ChainMove, mirror_path
 from tpusim.network.groups import Chips, groups, on_torus
-from tpusim.network.mesh_order import EACH_WAY, order_links
 from tpusim.network.paths import link_paths
 from tpusim.network.schedule import SchedulePhase, ScheduleStage
 from tpusim.program import CollectiveKind

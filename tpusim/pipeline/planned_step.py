@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tpusim.base.errors import PlanError
-from tpusim.frames import TrainingFrame, choices_of, sizes_of
+from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, sizes_of
 from tpusim.graph import (
     Graph,
     LayerRow,
@@ -16,6 +16,7 @@ from tpusim.graph import (
     Remat,
     Tiling,
     chunk_of_model,
+    forward_pass,
     joint_of_model,
     layer_count,
     layer_row,
@@ -26,7 +27,7 @@ from tpusim.graph import (
     with_tiled_loss,
 )
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering import AskedPlace, SharedLowerings, check_switches
+from tpusim.lowering import AskedPlace, BodyChoices, SharedLowerings, check_switches
 from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
     PartitionedGraph,
@@ -77,13 +78,14 @@ class PlannedStep:
 
     def programs_on(self, placement: Placement) -> Programs:
         """Return the programs on a placement; one object for all that the lowering sees alike."""
-        return self.known.on(
-            AskedPlace(self.pod, placement, self.plan.mesh, self.plan.compiler), self.lower
-        )
+        return self.known.on(asked_place(self.pod, placement, self.plan), self.lower)
 
 
 def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
-    """Return the step of `model` under `plan` on `pod`. Raise PlanError for an impossible plan."""
+    """Return the training step of `model` under `plan` on `pod`.
+
+    Raise PlanError for an impossible plan.
+    """
     plan.check_together()
     check_switches(plan.compiler.without_passes)
     graph = planned_graph(model, plan)
@@ -94,7 +96,7 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
             pod,
             graph,
             distinct_drops(partitioned.dropped),
-            lambda place: (_training_frame(graph, plan, place).program(graph, partitioned),),
+            lambda place: (TrainingFrame.of(graph, plan, place).program(graph, partitioned),),
         )
     inner = stage_plan(plan)
     bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
@@ -110,12 +112,6 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
         _dropped(partitioned_parts),
         lambda place: stage_programs(model.name, parts, partitioned_parts, plan, place),
     )
-
-
-def _training_frame(graph: Graph, plan: Plan, place: AskedPlace) -> TrainingFrame:
-    """Return the frame of a step without a pipeline."""
-    choices = choices_of(plan)
-    return TrainingFrame(plan, choices, sizes_of(graph, choices), place)
 
 
 def _circular(
@@ -214,6 +210,35 @@ def _updates(plan: Plan) -> WeightUpdates:
 def planned_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward and backward pass of one microbatch of `plan`."""
     return _whole(model, _graph_key(model, inner_plan(plan)))
+
+
+def forward_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
+    """Return the forward pass of `model` alone, without its loss, on a batch of one microbatch.
+
+    Of the training of a plan its batch counts, its loss, saved tensors, optimizer and loop do not.
+    Raise PlanError for an impossible plan, and for one with a pipeline.
+    """
+    plan.check_together()
+    check_switches(plan.compiler.without_passes)
+    if plan.active_schedule:
+        raise PlanError(
+            f"the mesh has {plan.stages} stages, and a forward pass alone has no pipeline; write "
+            "stage = 1, and give its devices to another axis"
+        )
+    routing = _graph_key(model, plan).choices.routing
+    key = _graph_key(model, plan)._replace(choices=GraphChoices(routing=routing), tiles=())
+    graph = forward_pass(_forward(model, key))
+    rules = checked_rules(plan, graph)
+    partitioned = partition_graph(graph, plan.sharding, rules)
+    choices = BodyChoices(plan.sharding, plan.numerics, plan.compiler)
+    sizes = sizes_of(graph, choices)
+    return PlannedStep(
+        plan,
+        pod,
+        graph,
+        distinct_drops(partitioned.dropped),
+        lambda place: (ForwardFrame(choices, sizes, place).program(graph, partitioned),),
+    )
 
 
 def forward_graph(model: Architecture, plan: Plan) -> Graph:

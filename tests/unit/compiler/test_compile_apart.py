@@ -141,7 +141,8 @@ def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path, extent: 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_parent_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     boot = (
-        "import sys, time; sys.path[:] = sys.argv[3:]; import tpusim.compiler.compile_child as c; "
+        "import sys, time; sys.path[:] = sys.argv[3:]; "
+        "import tpusim.compiler.compile_request as c; "
         "c.compile_request = lambda folder: ((folder / 'pid').write_text(str(c.os.getpid())), "
         "time.sleep(60)); c.main(*sys.argv[1:3])"
     )

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpusim.base.phase import Phase
-from tpusim.compiler.tf.layer_names import LayerNames
-from tpusim.compiler.tf.traced import traced_operations
+from tpusim.compiler.tf.traced import LayerNames, traced_operations
 
 READS = (
     ("functional_1/block_0_1/norm_1/Cast/ReadVariableOp", "block_0/norm/gamma"),

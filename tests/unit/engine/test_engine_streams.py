@@ -5,10 +5,9 @@ from engine_programs import US, loop, program, simulate, spans, task, transfer, 
 from simpy import Environment
 
 from tpusim.engine import StalledError, compile_lane, run
-from tpusim.engine.event_loop import run_processes
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.instructions import CompletionNeed
-from tpusim.engine.lane import Lane
+from tpusim.engine.lane import Lane, run_processes
 from tpusim.engine.lane_clock import LaneClock
 from tpusim.program import Dep
 

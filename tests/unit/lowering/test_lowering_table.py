@@ -7,7 +7,7 @@ and libtpu 0.0.11.1, and those of up to 16 ways with MaxText's flags and the fir
 from dataclasses import replace
 
 import pytest
-from plans import MIB
+from plans import MIB, tiles_weights
 
 from tpusim.hardware import Slice, load_chip, placements
 from tpusim.lowering.collective_lowering import IDEAL, Lowering
@@ -15,7 +15,6 @@ from tpusim.lowering.collectives_by_generation import TABLE, lowering_for, permu
 from tpusim.lowering.device_groups import DeviceGroup, group_of
 from tpusim.lowering.passes.fuse_collectives import fusion_pays, weight_ring_pays
 from tpusim.models import Transformer
-from tpusim.partition import weights_are_tiled
 from tpusim.plan import Compiler, Plan
 from tpusim.program import Mode
 from tpusim.simulation import simulate
@@ -68,7 +67,7 @@ def selected(
     chip: str, topology: str, mesh: dict[str, int], style: str, of_experts: bool = False
 ) -> Lowering:
     pod = Slice(chip, topology, mesh.get("dcn_data", 1))
-    tiled = weights_are_tiled(Plan(mesh=mesh, seq_len=512, global_batch=4096, style=style))
+    tiled = tiles_weights(Plan(mesh=mesh, seq_len=512, global_batch=4096, style=style))
     group = group_of(("fsdp",), pod, placements(pod, mesh)[0], tiled and not of_experts)
     return lowering_for(pod.chip.generation, Compiler(style=style), group)
 
@@ -120,7 +119,7 @@ def test_weights_are_tiled_where_every_axis_but_the_stages_shards_them(
     mesh: dict[str, int], rules: dict[str, str], tiled: bool
 ) -> None:
     """The default rules of latent dimensions, which few models have, do not count."""
-    assert weights_are_tiled(Plan(mesh=mesh, seq_len=512, global_batch=64, rules=rules)) == tiled
+    assert tiles_weights(Plan(mesh=mesh, seq_len=512, global_batch=64, rules=rules)) == tiled
 
 
 @pytest.mark.parametrize(("size", "rings"), [(2, False), (4, True), (32, True), (64, False)])
@@ -251,7 +250,7 @@ def test_without_collective_matmuls_no_group_has_rings(
 ) -> None:
     pod = Slice(chip, topology)
     plan = Plan(mesh=mesh, seq_len=4096, global_batch=512, collective_matmul=False)
-    group = group_of(("fsdp",), pod, placements(pod, mesh)[0], weights_are_tiled(plan))
+    group = group_of(("fsdp",), pod, placements(pod, mesh)[0], tiles_weights(plan))
     found = lowering_for(chip, plan.compiler, group)
     assert (found.gather, found.reduce, found.reduce_algorithm) == (gather, *reduce)
 

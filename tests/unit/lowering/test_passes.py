@@ -7,6 +7,7 @@ import pytest
 from plans import ENCODER_480B, PLAN_480B, loop, plan_of, program_of, small, v4_2048
 
 from tpusim.base.errors import PlanError
+from tpusim.frames import choices_of
 from tpusim.hardware import Slice, placements
 from tpusim.lowering import asked_place
 from tpusim.lowering.collective_lowering import Lowering, Overlap
@@ -78,9 +79,9 @@ def test_observed_switches_off_every_pass_and_line_without_a_published_run() -> 
     pod = Slice("v5e", "16x16")
     plan = plan_of({"fsdp": 256}, global_batch=256, seq_len=128)
     placement = placements(pod, plan.mesh)[0]
-    (seen,) = lowering_evidence(plan, pod, placement, [("fsdp",)])
+    (seen,) = lowering_evidence(choices_of(plan), pod, placement, [("fsdp",)])
     without = plan.replace(without_passes=["observed"])
-    (other,) = lowering_evidence(without, pod, placement, [("fsdp",)])
+    (other,) = lowering_evidence(choices_of(without), pod, placement, [("fsdp",)])
     assert (seen.line.observed, other.line.observed) == (True, False)
 
 
@@ -115,7 +116,7 @@ def test_a_gather_waits_for_the_one_as_many_before_it_as_the_depth(
 def test_no_generation_takes_another_ones_habits_in_silence() -> None:
     plan = plan_of({"fsdp": 32}, global_batch=32, seq_len=128)
     pod = Slice("v3", "4x4")
-    (note,) = borrowed_notes(plan, pod, placements(pod, plan.mesh)[0], [("fsdp",)])
+    (note,) = borrowed_notes(choices_of(plan), pod, placements(pod, plan.mesh)[0], [("fsdp",)])
     assert note.startswith("no plain program compiled for v3 shows how collectives over fsdp run")
     for generation, lines in TABLE.items():
         for line, following in pairwise(lines):

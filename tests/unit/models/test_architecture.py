@@ -9,7 +9,7 @@ from tpusim.base.errors import ModelError, PlanError
 from tpusim.graph import GraphWriter, Tensor, is_sequence
 from tpusim.models import Architecture, GraphChoices, Transformer, pieces
 from tpusim.models.pieces import AttentionForm
-from tpusim.partition import resolve_rules
+from tpusim.pipeline.planned_step import checked_rules
 
 POD = ts.Slice("v5e", "4x4")
 
@@ -104,14 +104,14 @@ def test_parts_have_dimensions_and_rules_of_their_own() -> None:
     assert [t.name for t in made] == ["mlp_out", "image/mlp_out"]
     graph = w.graph(made[0])
     apart = plan(rules={"image.mlp": [], "image.act_mlp": []})
-    rules = resolve_rules(apart, graph)
+    rules = checked_rules(apart, graph)
     weights = {p.tensor.name: rules.layout(p.tensor) for p in graph.parameters}
     assert weights["wi"] == (("fsdp",), ("tensor",))
     assert weights["image/wi"] == (("fsdp",), ())
-    same = resolve_rules(plan(), graph)
+    same = checked_rules(plan(), graph)
     assert same.layout(graph.parameters[2].tensor) == (("fsdp",), ("tensor",))
     with pytest.raises(PlanError, match=r"plan\.rules\.image\.mpl names no dimension.*image\.mlp"):
-        resolve_rules(plan(rules={"image.mpl": "tensor"}), graph)
+        checked_rules(plan(rules={"image.mpl": "tensor"}), graph)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,6 @@ def test_sequences_of_any_name_take_the_rule_of_seq() -> None:
     w = GraphWriter("net", {"batch": 16, "target_seq": 64, "image.patches": 64, "height": 64})
     tensors = [w.tensor(dim, ("batch", dim)) for dim in w.sizes if dim != "batch"]
     context = plan(mesh={"fsdp": 4, "context": 4})
-    rules = resolve_rules(context, w.graph(tensors[0]))
+    rules = checked_rules(context, w.graph(tensors[0]))
     assert [rules.layout(t)[1] for t in tensors] == [("context",), ("context",), ()]
     assert [is_sequence(t.dims[1]) for t in tensors] == [True, True, False]

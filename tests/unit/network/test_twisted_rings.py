@@ -7,7 +7,7 @@ import pytest
 
 from tpusim.hardware import Span, Topology
 from tpusim.network import Algorithm, Chain, pattern
-from tpusim.network.twisted_rings import orbit_chains
+from tpusim.network.schedule import orbit_chains
 from tpusim.program import CollectiveKind
 
 Place = tuple[int, ...]

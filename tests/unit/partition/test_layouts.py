@@ -3,12 +3,12 @@
 from itertools import product
 
 import pytest
-from plans import graph_of, partitioned_of, plan_of, small
+from plans import graph_of, partitioned_of, plan_of, small, tiles_weights
 
 from tpusim.graph import Tensor, TensorRole
 from tpusim.partition.layout import Layout, is_across, within_slice
 from tpusim.partition.reshard import reshard
-from tpusim.partition.rules import resolve_rules, weights_are_tiled
+from tpusim.pipeline.planned_step import checked_rules
 from tpusim.program import CollectiveKind
 
 AXES = ("data", "fsdp", "tensor")
@@ -118,7 +118,7 @@ def test_the_collective_follows_from_the_mismatch(
 
 def rule_layout(tensor: Tensor, mesh: dict[str, int], **changes: object) -> Layout:
     plan = plan_of(mesh, **changes)
-    return resolve_rules(plan, graph_of(small(), plan)).layout(tensor)
+    return checked_rules(plan, graph_of(small(), plan)).layout(tensor)
 
 
 MESH = {"data": 2, "fsdp": 4, "tensor": 4}
@@ -152,8 +152,8 @@ def test_tables_of_layers_are_sharded_by_their_width_and_their_gates_by_embed() 
 
 def test_the_width_of_tables_of_layers_does_not_shard_weights_that_embed_leaves_whole() -> None:
     """Models without such tables have the rule too, and it shards nothing of theirs."""
-    assert weights_are_tiled(plan_of({"fsdp": 8}))
-    assert not weights_are_tiled(plan_of({"fsdp": 8}, rules={"embed": None}))
+    assert tiles_weights(plan_of({"fsdp": 8}))
+    assert not tiles_weights(plan_of({"fsdp": 8}, rules={"embed": None}))
 
 
 def test_a_tensor_takes_each_axis_once() -> None:

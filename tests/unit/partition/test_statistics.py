@@ -7,7 +7,8 @@ import pytest
 from tpusim.graph import Graph, GraphWriter, Remat, Tensor, training_step
 from tpusim.lowering.op_work import work_of
 from tpusim.models import pieces
-from tpusim.partition import ComputeNode, PartitionedGraph, Sizes, partition_graph
+from tpusim.partition import ComputeNode, PartitionedGraph, Sizes
+from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.program import ConvolutionWork, MatmulWork
 
@@ -30,7 +31,7 @@ def normed(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
 
 
 def partitioned(net: Net, data: int = 4) -> PartitionedGraph:
-    return partition_graph(step_of(net), Plan(mesh={"data": data}, global_batch=16))
+    return partitioned_graph(step_of(net), Plan(mesh={"data": data}, global_batch=16))
 
 
 def nodes(graph: PartitionedGraph) -> dict[str, ComputeNode]:

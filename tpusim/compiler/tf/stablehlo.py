@@ -11,7 +11,7 @@ from typing import Any
 
 from tpusim.base.errors import CompileError
 from tpusim.base.phase import Phase
-from tpusim.compiler.exported import flat_exported
+from tpusim.compiler.exported import abstract_array, flat_exported
 from tpusim.compiler.hlo.module import SourceFrame
 from tpusim.compiler.tf.traced import TracedOperation
 
@@ -80,8 +80,8 @@ def stable_program(
         )
         return StableProgram(
             artifact=_jax.mlir.serialize_portable_artifact(module, version, False),
-            inputs=tuple(map(_shaped, main.type.inputs)),
-            outputs=tuple(map(_shaped, main.type.results)),
+            inputs=tuple(map(abstract_array, main.type.inputs)),
+            outputs=tuple(map(abstract_array, main.type.results)),
             devices=_annotated_devices(module),
         )
 
@@ -190,25 +190,3 @@ def _frame(frame: SourceFrame) -> Any:
     from jaxlib.mlir import ir
 
     return ir.Location.name(frame.function, ir.Location.file(frame.file, frame.line, 0))
-
-
-def _shaped(tensor: Any) -> Any:
-    """Return shape and dtype of an MLIR tensor type, 64-bit ones as they are."""
-    import jax
-
-    with jax.enable_x64(True):
-        return jax.core.ShapedArray(tuple(tensor.shape), _dtypes()[str(tensor.element_type)])
-
-
-def _dtypes() -> dict[str, Any]:
-    """Return the dtypes of arrays by the names of MLIR's types."""
-    import jax.numpy as jnp
-    import numpy as np
-    from jax._src.interpreters import mlir
-
-    names = (
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
-        "complex64 complex128 float8_e4m3fn float8_e5m2"
-    )
-    dtypes = [np.dtype(getattr(jnp, name)) for name in names.split()]
-    return {str(mlir.dtype_to_ir_type(dtype)): dtype for dtype in dtypes}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.compiler_check import TwinComparison
+from tpusim.compiler_check import ComparedPart, TwinComparison
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import (
     COMPUTE_STYLES,
@@ -48,20 +48,6 @@ MODE_STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRow:
-    """A row of a panel: its name, the values of plan and program."""
-
-    name: str
-    plan: float
-    program: float
-
-    @property
-    def difference(self) -> float:
-        """The plan's value less the program's."""
-        return self.plan - self.program
-
-
-@dataclass(frozen=True, slots=True)
 class CheckData:
     """What the figure shows.
 
@@ -73,10 +59,10 @@ class CheckData:
     """
 
     title: str
-    times: tuple[CheckRow, ...]
-    differences: tuple[CheckRow, ...]
+    times: tuple[ComparedPart, ...]
+    differences: tuple[ComparedPart, ...]
     wire: tuple[tuple[str, str, dict[str, float]], ...]
-    memory: tuple[CheckRow, ...]
+    memory: tuple[ComparedPart, ...]
 
 
 def check_data(comparison: TwinComparison) -> CheckData:
@@ -88,18 +74,18 @@ def check_data(comparison: TwinComparison) -> CheckData:
         pair[1] += row.program
     return CheckData(
         title=f"{comparison.title}: {comparison.verdict.partition(', mostly')[0]}",
-        times=tuple(CheckRow(name, *pair) for name, pair in times.items() if any(pair)),
+        times=tuple(
+            ComparedPart(what, plan, program)
+            for what, (plan, program) in times.items()
+            if plan or program
+        ),
         differences=tuple(
-            CheckRow(": ".join(filter(None, (row.when, row.what))), row.plan_s, row.program_s)
+            ComparedPart(": ".join(filter(None, (row.when, row.what))), row.plan_s, row.program_s)
             for row in comparison.differences[:MOST_DIFFERENCES]
             if row.seconds
         ),
         wire=_wire(comparison),
-        memory=tuple(
-            CheckRow(row.what, row.plan, row.program)
-            for row in comparison.memory[:MOST_MEMORY]
-            if row.plan != row.program
-        ),
+        memory=tuple(row for row in comparison.memory[:MOST_MEMORY] if row.plan != row.program),
     )
 
 
@@ -148,19 +134,19 @@ def _column(figure: "Figure", heights: Sequence[float]) -> "list[Axes]":
 def _draw_step(ax: "Axes", data: CheckData) -> None:
     """Draw both steps as bars of their parts, in the colours of all figures."""
     scale, unit = canvas.time_scale(max(sum(r.program for r in data.times), 1e-12))
-    looks = _looks([row.name for row in data.times])
+    looks = _looks([row.what for row in data.times])
     for place, side in enumerate(SIDES):
         left = 0.0
         for row in data.times:
             value = getattr(row, side) * scale
-            ax.barh(place, value, STEP_BAR, left, **looks[row.name].arguments)
+            ax.barh(place, value, STEP_BAR, left, **looks[row.what].arguments)
             left += value
         canvas.draw_note(ax, f"{left:#.4g} {unit}", (left, place), (5, 0), va="center", fontsize=9)
     longest = max(sum(getattr(row, side) for row in data.times) for side in SIDES)
     ax.set_xlim(0, 1.12 * scale * longest)
     _name_rows(ax, SIDES, f"time of the core [{unit}]")
     whole = sum(row.plan + row.program for row in data.times)
-    shown = [row.name for row in data.times if row.plan + row.program >= 0.002 * whole]
+    shown = [row.what for row in data.times if row.plan + row.program >= 0.002 * whole]
     canvas.draw_legend(ax, {name: looks[name] for name in shown})
     canvas.draw_title(ax, data.title)
 
@@ -177,7 +163,7 @@ def _looks(names: Sequence[str]) -> dict[str, FillStyle]:
 
 def _draw_differences(
     ax: "Axes",
-    rows: Sequence[CheckRow],
+    rows: Sequence[ComparedPart],
     what: str,
     scale: float,
     written: Callable[[float], str],
@@ -194,7 +180,7 @@ def _draw_differences(
         style: Style = {"va": "center", "ha": "left" if side > 0 else "right", "fontsize": SMALL}
         canvas.draw_note(ax, text, (value, place), (4 * side, 0), **style)
     ax.set_xlim(-SIDE_ROOM * most, SIDE_ROOM * most)
-    names = [_short(row.name) for row in rows] or ["nothing differs"]
+    names = [_short(row.what) for row in rows] or ["nothing differs"]
     _name_rows(ax, names, what)
 
 
