@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import tpusim as ts
 from tpusim.base.errors import CompileError, FileError
-from tpusim.cli.compile_command import compile_file
+from tpusim.cli.program_commands import compile_ as compile_file
 from tpusim.compiler.exported import mesh_of, read_program, wrap_stablehlo
 from tpusim.compiler.flops import lowered_flops
 

@@ -28,6 +28,9 @@ _PREFIXES: Mapping[str, Mapping[str, float]] = {
 }
 """The prefixes that each unit may have, and their factors."""
 
+_COUNT_SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
+"""Sizes of counts, and their letters."""
+
 _UNIT_EXAMPLES = {
     "B": "32 GiB",
     "B/s": "1.2 TB/s",
@@ -111,6 +114,17 @@ def format_seconds(value: float) -> str:
     if value == 0 or abs(value) >= 0.9995:
         return _scaled(value, math.inf, ("s",))
     return _scaled(value * 1e12, 1000.0, ("ps", "ns", "µs", "ms"))
+
+
+def format_count(value: float) -> str:
+    """Return a count in three digits.
+
+    >>> format_count(8_030_261_248)
+    '8.03B'
+    """
+    size, letter = next((each for each in _COUNT_SCALES if value >= each[0]), (1, ""))
+    digits = 2 if value < 10 * size else 1 if value < 100 * size else 0
+    return f"{value / size:.{digits}f}{letter}" if letter else f"{value:g}"
 
 
 def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:

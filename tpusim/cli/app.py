@@ -3,12 +3,17 @@
 A command returns the text to print, and imports what it needs when it runs.
 """
 
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
-from tpusim.base.errors import FileError
+from tpusim.base.errors import FileError, TpusimError
+from tpusim.base.text_width import printed_on
 from tpusim.cli.completion import complete_explanation, complete_setting
 from tpusim.cli.explanations import explanations
 
@@ -40,6 +45,29 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class PlanCommand(TyperCommand):
+    """A command whose help ends with the plan's keys of some words, and these words."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the keys; they load only when help is asked for."""
+        from tpusim.plan import PLAN_CHOICES, PLAN_KEYS
+
+        rows = [(f"plan.{key}", ", ".join(PLAN_CHOICES[key])) for key in PLAN_KEYS.table
+                if key in PLAN_CHOICES]  # fmt: skip
+        with formatter.section("Keys of some words"):
+            formatter.write_dl(rows)
+
+
+def option(name: str, metavar: str | None, text: str) -> Any:
+    """Return an option of one name with the help `text`; without `metavar`, that of its type."""
+    return typer.Option(name, metavar=metavar, help=text)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument with the help `text`."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
 def explain_option(*, replayed: bool) -> Any:
     """Return the option `--explain`, whose help lists what can be explained."""
     return typer.Option(
@@ -51,14 +79,18 @@ def explain_option(*, replayed: bool) -> Any:
 
 
 ReportFolder: TypeAlias = Annotated[
-    str | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")
+    str | None, option("--out", "DIR", "Also write the report there.")
+]
+TableFolder: TypeAlias = Annotated[
+    str | None, option("--out", "DIR", "Also write the table there.")
+]
+FigureFolder: TypeAlias = Annotated[
+    str | None, option("--out", "DIR", "Also write table and figure there.")
 ]
 PageOption: TypeAlias = Annotated[
-    bool, typer.Option("--html/--no-html", help="With --out: also write report.html.")
+    bool, option("--html/--no-html", None, "With --out: also write report.html.")
 ]
-RunFile: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN.toml", help="A run: slice, model, plan; - is stdin.")
-]
+RunFile: TypeAlias = Annotated[str, argument("RUN.toml", "A run: slice, model, plan; - is stdin.")]
 RunSettings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -68,37 +100,33 @@ RunSettings: TypeAlias = Annotated[
         autocompletion=complete_setting,
     ),
 ]
-TableFolder: TypeAlias = Annotated[
-    str | None, typer.Option("--out", metavar="DIR", help="Also write the table there.")
-]
 Workers: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--workers", metavar="N", help="Processes; by default one per CPU."),
+    int | None, option("--workers", "N", "Processes; by default one per CPU.")
 ]
 ClusterAddress: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler instead (extra: cluster)."),
+    str | None, option("--cluster", "ADDRESS", "A Dask scheduler instead (extra: cluster).")
 ]
-StatsOption: TypeAlias = Annotated[
-    bool, typer.Option("--stats", help="Show what the simulation cost.")
+StatsOption: TypeAlias = Annotated[bool, option("--stats", None, "Show what the simulation cost.")]
+FullCode: TypeAlias = Annotated[
+    bool, option("--full", None, "Generate code too, in minutes instead of seconds.")
 ]
+TimeLimit: TypeAlias = Annotated[float, option("--time-limit", "SECONDS", "For the compiler.")]
 AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
+    bool, option("--json", None, "Print the result as JSON, and nothing else.")
 ]
 Quiet: TypeAlias = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no progress, and no report (but for --json).")
 ]
 WithoutPass: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--without", metavar="PASS", help="Switch off a pass of the lowering, or all `observed`."
-    ),
+    option("--without", "PASS", "Switch off a pass of the lowering, or all `observed`."),
 ]
 FoldOption: TypeAlias = Annotated[
     bool,
-    typer.Option(
+    option(
         "--fold/--no-fold",
-        help="Book repeated iterations, and devices that are alike, instead of each.",
+        None,
+        "Book repeated iterations, and devices that are alike, instead of each.",
     ),
 ]
 
@@ -108,6 +136,43 @@ def out_folder(out: str | None, content: str) -> Path | None:
     if out == "":
         raise FileError(f"--out is empty; give a folder to write the {content} to")
     return None if out is None else Path(out)
+
+
+def tried_folder(out: str | None, content: str) -> Path | None:
+    """Return the folder that `--out` names. Raise FileError unless it can be written into."""
+    from tpusim.report import check_folder
+
+    folder = out_folder(out, content)
+    if folder is not None:
+        check_folder(folder)
+    return folder
+
+
+def executor_of(
+    address: str | None, workers: int | None
+) -> AbstractContextManager[Executor | None]:
+    """Return a context with the executor of a Dask scheduler; with None for this machine.
+
+    address: of the scheduler. workers: processes of this machine.
+
+    Raise TpusimError if both are given.
+    """
+    from tpusim.sweeps import cluster
+
+    if address is not None and workers is not None:
+        raise TpusimError("--workers is for this machine and --cluster for others; give one")
+    return nullcontext() if address is None else cluster(address)
+
+
+def with_files(
+    answer: str, folder: Path | None, write: Callable[[Path], None], *, as_json: bool
+) -> str:
+    """Return an answer of which a folder gets the files, and then names it unless it is JSON."""
+    if folder is None:
+        return answer
+    with printed_on(None):
+        write(folder)
+    return answer if as_json else f"{answer}\n\nreport      {folder}"
 
 
 def printed(text: str, *, as_json: bool, quiet: bool) -> str:

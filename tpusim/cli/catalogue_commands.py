@@ -1,10 +1,12 @@
 """Commands that show what the catalogue and the cost model know."""
 
+import re
 from typing import Annotated
 
 import typer
 
-from tpusim.cli.app import AsJson, app, explain_app
+from tpusim.base.errors import PlanError
+from tpusim.cli.app import AsJson, app, explain_app, option
 from tpusim.cli.completion import complete_chip
 
 
@@ -38,27 +40,40 @@ def explain_root() -> None:
 
 @explain_app.command()
 def conv(
-    chip: Annotated[str, typer.Option("--chip", metavar="NAME", help="A chip, such as v5p.")],
-    image: Annotated[
-        str,
-        typer.Option("--input", metavar="NxHxWxC", help="Of one device: 256x224x224x3."),
-    ],
-    kernel: Annotated[
-        str, typer.Option("--kernel", metavar="HxWxC", help="Taps and results: 7x7x64.")
-    ],
-    stride: Annotated[int, typer.Option("--stride", help="Of every dimension.")] = 1,
-    dilation: Annotated[int, typer.Option("--dilation", help="Of every dimension.")] = 1,
-    groups: Annotated[int, typer.Option("--groups", help="Feature groups.")] = 1,
-    padding: Annotated[str, typer.Option("--padding", help="SAME or VALID.")] = "SAME",
+    chip: Annotated[str, option("--chip", "NAME", "A chip, such as v5p.")],
+    image: Annotated[str, option("--input", "NxHxWxC", "Of one device: 256x224x224x3.")],
+    kernel: Annotated[str, option("--kernel", "HxWxC", "Taps and results: 7x7x64.")],
+    stride: Annotated[int, option("--stride", None, "Of every dimension.")] = 1,
+    dilation: Annotated[int, option("--dilation", None, "Of every dimension.")] = 1,
+    groups: Annotated[int, option("--groups", None, "Feature groups.")] = 1,
+    padding: Annotated[str, option("--padding", None, "SAME or VALID.")] = "SAME",
     gradient: Annotated[
-        str | None, typer.Option("--gradient", help="Of the input or the weight.")
+        str | None, option("--gradient", None, "Of the input or the weight.")
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="That the array multiplies.")] = "bf16",
+    dtype: Annotated[str, option("--dtype", None, "That the array multiplies.")] = "bf16",
 ) -> str:
     """Show the implicit matmul of a convolution, its time, and what other shapes would take."""
-    from tpusim.cli.explain_command import explain_convolution
+    from tpusim.hardware import load_chip
+    from tpusim.partition import DTYPE_BYTES
+    from tpusim.program import convolution_work
+    from tpusim.simulation.explain_convolutions import explain_convolutions
 
-    return explain_convolution(
-        chip, image, kernel, stride=stride, dilation=dilation, groups=groups, padding=padding,
-        gradient=gradient, dtype=dtype,
+    device = load_chip(chip).device
+    batch, *size, in_channels = _sizes("--input", image, "256x224x224x3")
+    *window, out_channels = _sizes("--kernel", kernel, "7x7x64")
+    for name, value in {"stride": stride, "dilation": dilation, "groups": groups}.items():
+        if value < 1:
+            raise PlanError(f"--{name} is {value}; write 1 or more")
+    work = convolution_work(
+        batch, size, window, in_channels, out_channels, stride=stride, dilation=dilation,
+        groups=groups, padding=padding.upper(), gradient=gradient or "", dtype=dtype,
+        item=DTYPE_BYTES.get(dtype, 0.0),  # an unknown one has no matrix rate, which costing says
     )  # fmt: skip
+    return str(explain_convolutions([(f"{image} by {kernel}", work)], device))
+
+
+def _sizes(option: str, text: str, example: str) -> list[int]:
+    """Return the sizes in a text such as `7x7x64`. Raise PlanError if it has fewer than two."""
+    if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){1,4}", text):
+        raise PlanError(f"{option} is {text!r}; write sizes such as {example}")
+    return [int(size) for size in text.split("x")]

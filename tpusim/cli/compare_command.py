@@ -1,16 +1,11 @@
-"""The command `tpusim compare`."""
+"""The steps that `tpusim compare` is given."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import FileError, blame
-from tpusim.base.json_text import json_text
 from tpusim.base.shown_value import cut
-from tpusim.base.text_width import printed_on
-from tpusim.cli.replay_command import parse_mesh_option
-from tpusim.hardware import parse_slice
-from tpusim.report import check_folder, compare, write_comparison
 from tpusim.report.compared_step import ComparedStep, read_step, step_of
 from tpusim.runfile import read_run
 from tpusim.simulation import replay, simulate
@@ -21,40 +16,17 @@ RUN_ENDING, RESULT_ENDING = ".toml", ".json"
 WHAT_TO_GIVE = "run files, result.json files or their folders, and HLO files"
 
 
-def compare_files(
-    paths: Sequence[str],
-    folder: Path | None,
-    *,
-    settings: Sequence[str],
-    pod: str | None,
-    mesh: str | None,
-    model_flops: float | None,
-    as_json: bool = False,
-) -> str:
-    """Return runs, results and programs side by side; a folder gets table, data and figure.
+def compared_steps(
+    paths: Sequence[str], settings: Sequence[str], options: dict[str, Any]
+) -> list[ComparedStep]:
+    """Return the steps of runs, results and programs.
 
     settings: changes of the one run file, which is then compared with itself.
-    pod, mesh, model_flops: of the compiled programs.
-    as_json: return the content of `compare.json`.
+    options: of the compiled programs, as `replay` takes them; None where nothing is said.
     """
-    if folder is not None:
-        check_folder(folder)
-    options: dict[str, Any] = {
-        "pod": None if pod is None else parse_slice(pod),
-        "mesh": None if mesh is None else parse_mesh_option(mesh),
-        "model_flops": model_flops,
-    }
     _check(paths, settings, any(value is not None for value in options.values()))
     steps = [_read(path, options) for path in paths]
-    if settings:
-        steps.append(_run(paths[0], settings))
-    found = compare(*steps)
-    if folder is not None:
-        with printed_on(None):
-            write_comparison(found, folder)
-    if as_json:
-        return json_text(found.facts())
-    return str(found) if folder is None else f"{found}\n\nreport      {folder}"
+    return [*steps, _run(paths[0], settings)] if settings else steps
 
 
 def _check(paths: Sequence[str], settings: Sequence[str], options: bool) -> None:

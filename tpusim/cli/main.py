@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from io import TextIOWrapper
 from shutil import get_terminal_size
 from typing import NoReturn
@@ -18,10 +19,12 @@ from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import InterruptedWorkError, TpusimError
 from tpusim.base.plain_text import presentable
 from tpusim.base.text_width import printed_on
-from tpusim.cli.app import INTERRUPTED
-from tpusim.cli.commands import app
+from tpusim.cli.app import INTERRUPTED, app
 
 DEBUG = "TPUSIM_DEBUG"
+
+for _commands in ("step", "table", "program", "catalogue"):  # the order of the help
+    import_module(f"tpusim.cli.{_commands}_commands")
 
 
 def main() -> NoReturn:

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from tpusim import models
+from tpusim.base.units import format_count
 from tpusim.models import ARCHITECTURES, Architecture, Transformer
 
 LEAST_COLUMNS = 60
@@ -15,7 +16,6 @@ _SEQ_LEN = 2048
 _NAME_COLUMNS = 27
 _COUNT_COLUMNS = 7
 _INDENT = "  "
-_SCALES = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (1, ""))
 
 
 def show_models(name: str | None, *, as_json: bool) -> str:
@@ -42,7 +42,7 @@ def _table(columns: int) -> Iterator[str]:
             continue
         yield f"{architecture}:"
         for name in names:
-            count = short_count(models.load(name).parameter_count)
+            count = format_count(models.load(name).parameter_count)
             head = f"{_INDENT}{name:<{_NAME_COLUMNS}}{count:>{_COUNT_COLUMNS}}{_INDENT}"
             yield head + _cut(models.source(name), columns - len(head))
         yield ""
@@ -93,7 +93,7 @@ def _page(about: Mapping[str, Any], columns: int) -> Iterator[str]:
     total, active = about["parameters"], about["active_parameters"]
     yield f"{about['name']}, {about['architecture']}"
     each = f", {active:,} active per token" if active != total else ""
-    yield from _entry("parameters", f"{total:,} ({short_count(total)}){each}", columns)
+    yield from _entry("parameters", f"{total:,} ({format_count(total)}){each}", columns)
     yield from _entry("source", about["source"], columns)
     yield ""
     yield "dimensions"
@@ -130,11 +130,3 @@ def _entry(head: str, text: str, columns: int) -> Iterator[str]:
 
 def _cut(text: str, columns: int) -> str:
     return text if len(text) <= columns else f"{text[: columns - 3].rstrip()}..."
-
-
-def short_count(count: int) -> str:
-    """Return a number of weights in three digits: `8.03B`."""
-    size, letter = next((s, letter) for s, letter in _SCALES if count >= s or s == 1)
-    value = count / size
-    digits = 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:.{digits}f}{letter}" if letter else str(count)

@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import monotonic
-from typing import ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 State = ParamSpec("State")
 ReportProgress: TypeAlias = Callable[[int, int], None]
@@ -35,23 +38,27 @@ def show_work(what: str, *, quiet: bool = False) -> Iterator[None]:
     if quiet or not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), what, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with drawn(SpinnerColumn(), what, TimeElapsedColumn()) as bar:
         bar.add_task(what)
         yield
+
+
+def drawn(*columns: "ProgressColumn | str") -> "Progress":
+    """Return a row of columns on the terminal, which goes when the work is done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 @contextmanager
 def _bar(things: str) -> Iterator[ReportProgress]:
     """Show a bar on the terminal until the work is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), things, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with drawn(BarColumn(), MofNCompleteColumn(), things, TimeRemainingColumn()) as bar:
         task = bar.add_task(things)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

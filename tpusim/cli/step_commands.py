@@ -1,63 +1,69 @@
 """Commands on one step of a plan, and on the training run around it."""
 
+import csv
+import io
 import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tpusim.base.collection import garbage_collector_on
+from tpusim.base.errors import FileError, PlanError, blame
+from tpusim.base.json_text import json_text
 from tpusim.cli.app import (
     AsJson,
+    FigureFolder,
     FoldOption,
+    FullCode,
     PageOption,
+    PlanCommand,
     Quiet,
     ReportFolder,
     RunFile,
     RunSettings,
     StatsOption,
+    TimeLimit,
     WithoutPass,
     app,
+    argument,
     explain_option,
+    option,
     out_folder,
     printed,
+    tried_folder,
+    with_files,
 )
-from tpusim.cli.plan_help import PlanCommand
+
+SAMPLE_COLUMNS = ("stage", "threads", "records", "bytes", "seconds")
+SAMPLE_HELP = f"a CSV file with the columns {', '.join(SAMPLE_COLUMNS)}"
 
 
 @app.command(cls=PlanCommand)
 def simulate(
     run: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN.toml",
-            help="A run: slice, model, plan; - is stdin. With --maxtext: KEY=VALUE.",
-        ),
+        argument("RUN.toml", "A run: slice, model, plan; - is stdin. With --maxtext: KEY=VALUE."),
     ] = None,
     out: ReportFolder = None,
     html: PageOption = True,
     settings: RunSettings = None,
     stats: StatsOption = False,
     fold: FoldOption = True,
-    program: Annotated[
-        bool, typer.Option("--program", help="Show the partitioned program.")
-    ] = False,
-    network: Annotated[
-        str, typer.Option("--network", metavar="MODE", help="flows, or hops: each message.")
-    ] = "flows",
+    program: Annotated[bool, option("--program", None, "Show the partitioned program.")] = False,
+    network: Annotated[str, option("--network", "MODE", "flows, or hops: each message.")] = "flows",
     explain: Annotated[str | None, explain_option(replayed=False)] = None,
     maxtext: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--maxtext",
-            metavar="CONFIG",
-            help="A MaxText config, or defaults for its own, in place of RUN.toml.",
+            "CONFIG",
+            "A MaxText config, or defaults for its own, in place of RUN.toml.",
         ),
     ] = None,
-    pod: Annotated[
-        str | None, typer.Option("--slice", metavar="NAME", help="With --maxtext: v5e-256.")
-    ] = None,
+    pod: Annotated[str | None, option("--slice", "NAME", "With --maxtext: v5e-256.")] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="With --maxtext: list all keys that are ignored.")
+        bool, option("--verbose", None, "With --maxtext: list all keys that are ignored.")
     ] = False,
     without: WithoutPass = None,
     as_json: AsJson = False,
@@ -81,87 +87,137 @@ def simulate(
 def advise(
     run: RunFile,
     settings: RunSettings = None,
-    top: Annotated[
-        int | None, typer.Option("--top", metavar="N", help="Changes of each kind to show.")
-    ] = None,
+    top: Annotated[int | None, option("--top", "N", "Changes of each kind to show.")] = None,
     as_json: AsJson = False,
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save."""
-    from tpusim.cli.advise_command import advise_run_file
+    from tpusim.runfile import read_run
+    from tpusim.simulation import simulate
 
-    return advise_run_file(run, settings or (), top=top, as_json=as_json)
+    if top is not None and top < 1:
+        raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
+    given = read_run(run, settings or ())
+    with blame(given.where):
+        found = simulate(given.model, given.plan, given.pod, input=given.input).advice()
+    if as_json:
+        return json_text(found.facts())
+    return str(found if top is None else found.shown(top))
 
 
 @app.command()
 def train(
     runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN.toml...", help="Runs with a section [train]; several compare."),
+        list[str], argument("RUN.toml...", "Runs with a section [train]; several compare.")
     ],
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Also write JSON and figure there.")
-    ] = None,
+    out: Annotated[str | None, option("--out", "DIR", "Also write JSON and figure there.")] = None,
     settings: RunSettings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, option("--json", None, "Print JSON.")] = False,
 ) -> str:
     """Simulate a training run: start-up, steps, evaluations, checkpoints, time and cost."""
-    from tpusim.cli.train_command import train_run_files
+    from tpusim.cli.train_command import training_results, training_table, write_training
 
-    folder = out_folder(out, "report")
-    return train_run_files(runs, settings or (), folder, as_json=as_json)
+    if out is not None and len(runs) > 1:
+        raise PlanError(f"--out is for one run, and {len(runs)} are given; give one of them")
+    folder = tried_folder(out, "report")
+    found = list(training_results(runs, settings or ()))
+    first = found[0][1]
+    if as_json:
+        facts = [result.facts() for _, result in found]
+        answer = json_text(facts[0] if len(facts) == 1 else facts)
+    else:
+        answer = str(first) if len(found) == 1 else training_table(found)
+    return with_files(answer, folder, partial(write_training, first), as_json=as_json)
 
 
 @app.command("input-rate")
 def input_rate(
     sample: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE.csv", help="Measured: stage, threads, records, bytes, seconds."
-        ),
+        str | None, argument("FILE.csv", "Measured: stage, threads, records, bytes, seconds.")
     ] = None,
 ) -> str:
     """Show the default rates of input pipelines with sources, or fit those of a sample."""
-    from tpusim.cli.input_command import input_rates
+    from tpusim.base.text_files import read_text
+    from tpusim.plan import MeasuredStage, fit_stages, rate_lines
 
-    return input_rates(sample)
+    if sample is None:
+        return "\n".join(rate_lines())
+    text = read_text(Path(sample), "a sample of an input pipeline", f"write {SAMPLE_HELP}")
+    with blame(sample):
+        return str(fit_stages([MeasuredStage(stage, *rest) for stage, *rest in _sample(text)]))
+
+
+def _sample(text: str) -> Iterator[tuple[str, *tuple[float, ...]]]:
+    """Yield stage and numbers of each row; raise FileError for what is missing or no number."""
+    table = csv.DictReader(io.StringIO(text))
+    for column in SAMPLE_COLUMNS:
+        if column not in (table.fieldnames or ()):
+            raise FileError(f"the column {column} is missing; write {SAMPLE_HELP}")
+    for number, line in enumerate(table, 2):
+        values = []
+        for column in SAMPLE_COLUMNS[1:]:
+            try:
+                values.append(float(line[column]))
+            except (TypeError, ValueError):
+                values.append(-1.0)
+            if not 0 < values[-1] < float("inf"):
+                raise FileError(
+                    f"line {number} has {line[column]!r} in the column {column}; write a number "
+                    "above 0"
+                )
+        yield (line["stage"], *values)
 
 
 @app.command(cls=PlanCommand)
 @garbage_collector_on()
 def check(
     run: RunFile,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Also write table and figure there.")
-    ] = None,
+    out: FigureFolder = None,
     settings: RunSettings = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Generate code too, in minutes instead of seconds.")
-    ] = False,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="For the compiler.")
-    ] = 600.0,
+    full: FullCode = False,
+    time_limit: TimeLimit = 600.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:
     """Compare a run with what the TPU compiler makes of it (extra: xla)."""
-    from tpusim.cli.check_command import check_run_file
+    from tpusim.cli.progress import show_work
+    from tpusim.compiler.compile_apart import check_time_limit
+    from tpusim.compiler_check import check
+    from tpusim.compiler_check.compile_step import step_versions
+    from tpusim.report import write_check
+    from tpusim.runfile import read_run
 
-    text = check_run_file(
-        run, settings or (), out_folder(out, "comparison"), full=full, time_limit=time_limit,
-        as_json=as_json, quiet=quiet,
-    )  # fmt: skip
+    given = read_run(run, settings or ())
+    with blame("--time-limit"):
+        check_time_limit(time_limit)
+    step_versions()
+    folder = tried_folder(out, "comparison")
+    with blame(given.where), show_work("compiling", quiet=quiet):
+        made = check(given.model, given.plan, given.pod, full=full, time_limit=time_limit)
+    text = json_text(made.comparison.facts()) if as_json else str(made)
+    text = with_files(text, folder, partial(write_check, made.comparison), as_json=as_json)
     return printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command(cls=PlanCommand)
 def export(
     run: RunFile,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE.py", help="Write the program there.")
-    ] = None,
+    out: Annotated[str | None, option("--out", "FILE.py", "Write the program there.")] = None,
     settings: RunSettings = None,
 ) -> str:
     """Write the training step of a run as a JAX program."""
-    from tpusim.cli.export_command import export_run_file
+    from tpusim.base.text_files import atomic_write, blame_writing
+    from tpusim.export import export_jax
+    from tpusim.runfile import read_run
 
-    return export_run_file(run, settings or (), out)
+    given = read_run(run, settings or ())
+    with blame(given.where):
+        source = export_jax(given.model, given.plan, given.pod)
+    if out is None:
+        return source.rstrip("\n")
+    path = Path(out)
+    if not path.name or path.is_dir():
+        raise FileError(f"--out {str(path)!r} is a folder; give the name of a Python file")
+    with blame_writing(path), atomic_write(path) as beside:
+        beside.write_text(source, "utf-8")
+    count = len(source.splitlines())
+    return f"{out}: {count} lines of JAX; python {out} trains on random tokens, on {given.pod}"

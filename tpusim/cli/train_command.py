@@ -1,4 +1,4 @@
-"""The command `tpusim train`."""
+"""The training runs of `tpusim train`: their results, table and files."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,7 @@ from pathlib import Path
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
-from tpusim.base.text_width import printed_on
-from tpusim.report import check_folder, plot_training, training_data
+from tpusim.report import plot_training, training_data
 from tpusim.results import aligned
 from tpusim.runfile import read_run
 from tpusim.training import TrainingResult, duration, train
@@ -16,32 +15,10 @@ from tpusim.training import TrainingResult, duration, train
 HEAD = ("run", "steps", "step", "wall time", "goodput", "chip-hours", "USD", "kWh")
 
 
-def train_run_files(
-    paths: Sequence[str], settings: Sequence[str], folder: Path | None, *, as_json: bool
-) -> str:
-    """Return the training run of a file, or a table of the runs of several.
-
-    A folder gets text, JSON and figure of one run. Raise PlanError for a file without a section
-    [train], and for a folder with several files.
-    """
-    if folder is not None:
-        if len(paths) > 1:
-            raise PlanError(f"--out is for one run, and {len(paths)} are given; give one of them")
-        check_folder(folder)
-    found = list(_results(paths, settings))
-    if as_json:
-        facts = [result.facts() for _, result in found]
-        answer = json_text(facts[0] if len(facts) == 1 else facts)
-    else:
-        answer = str(found[0][1]) if len(found) == 1 else training_table(found)
-    if folder is None:
-        return answer
-    with printed_on(None):
-        write_training(found[0][1], folder)
-    return answer if as_json else f"{answer}\n\nreport      {folder}"
-
-
-def _results(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[str, TrainingResult]]:
+def training_results(
+    paths: Sequence[str], settings: Sequence[str]
+) -> Iterator[tuple[str, TrainingResult]]:
+    """Yield the training run of each file; raise PlanError for a file without a section [train]."""
     for number, path in enumerate(paths, start=1):
         if len(paths) > 1:
             print(f"run {number} of {len(paths)}: {path}", file=sys.stderr, flush=True)
@@ -80,13 +57,11 @@ def write_training(result: TrainingResult, folder: Path) -> None:
 
     Raise FileError if it cannot be written.
     """
-    from tpusim.report.figures.render import png_bytes, svg_bytes
+    from tpusim.report.figures.render import figure_files
 
     curves = training_data(result)
     files = {
         "training.txt": f"{result}\n".encode(),
         "training.json": f"{json_text(result.facts())}\n".encode(),
-        "training.png": png_bytes(lambda: plot_training(curves), curves.title),
-        "training.svg": svg_bytes(lambda: plot_training(curves), curves.title),
-    }
+    } | figure_files("training", lambda: plot_training(curves), curves.title)
     write_files(folder, files)

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from tpusim.base.collection import garbage_collector_off, garbage_collector_on
+from tpusim.base.errors import TpusimError
 from tpusim.cli.main import run
 
 
@@ -35,12 +36,12 @@ def test_it_goes_on_after_an_error(outer: AbstractContextManager[None]) -> None:
 @pytest.mark.parametrize(
     ("command", "function", "collects"),
     [
-        ("simulate", "simulate_command.simulate_run_file", False),
-        ("sweep", "sweep_command.sweep_file", True),
-        ("search", "search_command.search_file", True),
-        ("scaling", "scaling_command.scaling_file", True),
-        ("validate", "validate_command.validate_runs", True),
-        ("check", "check_command.check_run_file", True),
+        ("simulate", "cli.simulate_command.simulate_run_file", False),
+        ("sweep", "runfile.read_sweep", True),
+        ("search", "runfile.read_search", True),
+        ("scaling", "runfile.read_run", True),
+        ("validate", "cli.validate_command.validate_runs", True),
+        ("check", "runfile.read_run", True),
     ],
 )
 def test_only_long_commands_collect(
@@ -48,11 +49,11 @@ def test_only_long_commands_collect(
 ) -> None:
     seen: list[bool] = []
 
-    def work(*_: object, **__: object) -> tuple[str, int]:
+    def work(*_: object, **__: object) -> None:
         seen.append(gc.isenabled())
-        return "", 0
+        raise TpusimError("seen")
 
-    monkeypatch.setattr(f"tpusim.cli.{function}", work)
+    monkeypatch.setattr(f"tpusim.{function}", work)
     monkeypatch.setattr("tpusim.cli.simulate_command.read_arguments", lambda *_, **__: None)
     with garbage_collector_off():
         run([command, "run.toml"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpusim.base.errors import TpusimError
-from tpusim.cli.compile_command import compile_file
+from tpusim.cli.program_commands import compile_ as compile_file
 
 
 @pytest.mark.parametrize(

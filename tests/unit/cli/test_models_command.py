@@ -7,7 +7,8 @@ import pytest
 from commands import said
 
 from tpusim import models
-from tpusim.cli.models_command import LEAST_COLUMNS, short_count
+from tpusim.base.units import format_count
+from tpusim.cli.models_command import LEAST_COLUMNS
 
 
 @pytest.fixture(autouse=True)
@@ -77,4 +78,4 @@ def test_an_unknown_model_is_one_sentence(capsys: pytest.CaptureFixture[str]) ->
      (1_026 * 10**9, "1.03T")],
 )  # fmt: skip
 def test_counts_have_three_digits(count: int, text: str) -> None:
-    assert short_count(count) == text
+    assert format_count(count) == text

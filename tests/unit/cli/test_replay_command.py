@@ -7,7 +7,7 @@ import pytest
 from commands import said
 
 from tpusim.base.errors import PlanError
-from tpusim.cli.replay_command import parse_mesh_option
+from tpusim.cli.program_commands import parse_mesh_option
 
 pytest.importorskip("jaxlib.xla_client")
 

@@ -1,8 +1,8 @@
 """`tpusim search`: its answer, its table, Ctrl-C, and one sentence for each mistake."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import SMALL, said
@@ -99,16 +99,11 @@ def test_a_front_and_a_local_search(path: str, capsys: pytest.CaptureFixture[str
 def test_ctrl_c_gives_the_best_so_far(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = search_command.search
+    def stop(state: SearchState) -> None:
+        if state.best < float("inf"):
+            raise KeyboardInterrupt
 
-    def stopped(*arguments: Any, **given: Any) -> Any:
-        def stop(state: SearchState) -> None:
-            if state.best < float("inf"):
-                raise KeyboardInterrupt
-
-        return real(*arguments, **{**given, "progress": stop})
-
-    monkeypatch.setattr(search_command, "search", stopped)
+    monkeypatch.setattr(search_command, "show_search", lambda *_: nullcontext(stop))
     folder = tmp_path / "found"
     code = run(["search", path, "--out", str(folder), *ALONE])
     out = capsys.readouterr().out

@@ -142,7 +142,7 @@ def test_ctrl_c_says_how_the_sweep_goes_on(
     out = ["--out", str(folder)] if kept else []
     with monkeypatch.context() as stopped:
         stopped.setattr(
-            "tpusim.cli.sweep_command.show_progress", lambda *_, **__: nullcontext(interrupt)
+            "tpusim.cli.progress.show_progress", lambda *_, **__: nullcontext(interrupt)
         )
         code, answer, error = said(["sweep", path, *out, "--workers", "1"], capsys)
     assert (code, answer) == (130, "")

@@ -67,6 +67,11 @@ def svg_bytes(plot: Callable[[], Axes], title: str) -> bytes:
         return _svg(figure, title)
 
 
+def figure_files(name: str, plot: Callable[[], Axes], title: str) -> dict[str, bytes]:
+    """Render the figure that `plot` draws as the files `name.png` and `name.svg`."""
+    return {f"{name}.png": png_bytes(plot, title), f"{name}.svg": svg_bytes(plot, title)}
+
+
 def _look() -> AbstractContextManager[None]:
     """Return the settings with which all figures are drawn, whatever a user's matplotlibrc says."""
     own = {"svg.hashsalt": "tpusim", "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpusim.base.units import format_bytes, format_seconds
+from tpusim.base.units import format_bytes, format_count, format_seconds
 from tpusim.results import PlanResult, Result
 
 MILLION = 1e6
@@ -59,7 +59,7 @@ def _throughput(result: Result) -> Iterator[Fact]:
     per_device = f"{result.tflops_per_device:.1f} TFLOP/s"
     yield Fact("Model FLOP/s per device", per_device)
     count = float(result.model.parameter_count)
-    yield Fact("Parameters", short_count(count), f"{count:,.0f}")
+    yield Fact("Parameters", format_count(count), f"{count:,.0f}")
 
 
 def _size(result: Result) -> Iterator[Fact]:
@@ -83,15 +83,3 @@ def _running(result: Result) -> Iterator[Fact]:
         about = f"at {pod.chip.power:g} W per chip"
         hours, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules / 3600, "Wh")
         yield Fact("Energy per million tokens", f"{hours:.3g} {unit}", about)
-
-
-def short_count(count: float) -> str:
-    """Return a count in thousands, millions, billions or trillions.
-
-    >>> short_count(481806532608.0)
-    '482 B'
-    """
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:g}"
