@@ -1,25 +1,23 @@
 """The result of a plan: the model, the plan and its placement, and what follows from them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
 from tpusim.base.units import format_bytes
-from tpusim.engine import Timeline
 from tpusim.frames import choices_of
-from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.numerics import NARROW_DTYPES
-from tpusim.program import Program, Single
+from tpusim.program import Single
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
-from tpusim.results.totals import StepContents, collective_axes
+from tpusim.results.totals import collective_axes
 from tpusim.results.unused_keys import unused_keys
 
 PLAN_CONVENTION = (
@@ -249,27 +247,6 @@ class PlanResult(Result):
                 for what, tensor, count in self.implicit_reshardings
             ],
         }
-
-
-def make_result(
-    model: Architecture,
-    plan: Plan,
-    pod: Slice,
-    placement: Placement,
-    programs: Sequence[Program],
-    timeline: Timeline,
-    contents: StepContents,
-    tokens: int,
-    verdicts: Verdicts,
-) -> PlanResult:
-    """Return the result of a timeline of one lane for each of the programs.
-
-    contents: of the programs, which are then not read.
-    tokens: of the step, all devices together.
-    """
-    own: dict[str, Any] = {"model": model, "plan": plan, "tokens": tokens, "verdicts": verdicts}
-    own["implicit_reshardings"] = contents.implicit_reshardings
-    return PlanResult.of(pod, placement, programs, timeline, contents, **own)
 
 
 def pipelined(result: Result) -> PlanResult | None:

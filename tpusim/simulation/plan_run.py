@@ -11,7 +11,7 @@ from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import PlannedStep, forward_step
 from tpusim.plan import Plan, Sharding
-from tpusim.results import PlanResult, Verdicts, make_result
+from tpusim.results import PlanResult, Verdicts
 from tpusim.simulation.known_steps import KNOWN_STEPS
 from tpusim.simulation.placement_search import PlacedRun, StepOnPlacements, fastest_run
 
@@ -64,16 +64,18 @@ def _result(
     verdicts: Verdicts,
 ) -> PlanResult:
     times = plan.microbatches if verdicts.trained else 1
-    return make_result(
-        model,
-        plan,
+    contents = found.on.alike.contents
+    return PlanResult.of(
         pod,
         found.on.placement,
         found.on.programs,
         timeline,
-        found.on.alike.contents,
-        step.graph.tokens * times,
-        verdicts,
+        contents,
+        model=model,
+        plan=plan,
+        tokens=step.graph.tokens * times,
+        verdicts=verdicts,
+        implicit_reshardings=contents.implicit_reshardings,
     )
 
 
