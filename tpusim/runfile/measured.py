@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
@@ -85,8 +85,8 @@ class Measured:
                 yield from entry(head, "; ".join(listed))
 
 
-def _above_zero(value: object) -> bool:
-    return is_number(value) and 0 < value < inf
+def _above_zero(value: Any) -> bool:
+    return bool(is_number(value) and 0 < value < inf)
 
 
 _NUMBERS = ("step_s", *(field.name for field in fields(Measured) if field.default is None))
