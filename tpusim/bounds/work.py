@@ -15,8 +15,8 @@ from tpusim.lowering.loop_stacks import stack_copies
 from tpusim.lowering.on_chip import without_on_chip
 from tpusim.lowering.on_chip_buffers import on_chip_room
 from tpusim.lowering.op_work import buffer_bytes, work_of
-from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
-from tpusim.lowering.passes.transfer_dtypes import cast_before, reduced_in
+from tpusim.lowering.operand_dtypes import cast_before, mark_quantised, reduced_in
+from tpusim.lowering.passes.quantise import insert_quantisations
 from tpusim.partition import (
     CollectiveNode,
     ComputeNode,

@@ -95,6 +95,17 @@ class Lowering:
     activations: str = "rule"
     fuses_epilogue: bool = False
 
+    @property
+    def gathers_in_turn(self) -> bool:
+        """True if each gather of weights starts when the one before is done (`prefetch`)."""
+        alone = self.gather is Mode.ASYNC and not self.only_mlp
+        return alone and self.overlap.prefetch_depth == 1
+
+    @property
+    def gathers_at_once(self) -> bool:
+        """True if all gathers of a body start with it, and gradients are reduced beside it."""
+        return self.offloaded and self.overlap == LAYER_AT_ONCE
+
 
 @dataclass(frozen=True, slots=True)
 class TableLine:

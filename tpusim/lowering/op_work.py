@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
-from tpusim.lowering.passes.quantise import SCALE_FLOPS, is_quantised
+from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
 from tpusim.program import (

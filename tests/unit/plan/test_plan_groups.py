@@ -3,7 +3,7 @@
 import copy
 import pickle
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from plans import plan_of
@@ -11,6 +11,7 @@ from plans import plan_of
 from tpusim.base.errors import PlanError
 from tpusim.graph import Remat
 from tpusim.plan import PLAN_KEYS, Context, Experts, Numerics, Optimizer, Pipeline, Plan
+from tpusim.plan.keys import KINDS, PlanKeys
 
 MESH = {"fsdp": 4, "stage": 2}
 OTHER: dict[str, Any] = {
@@ -49,6 +50,14 @@ def test_every_field_has_one_flat_key() -> None:
     leaves = [home for home in (*homes, *own) if home[1] not in PLAN_KEYS.groups]
     assert sorted(PLAN_KEYS.table.values()) == sorted(leaves)
     assert list(OTHER) == list(PLAN_KEYS.table)
+
+
+def test_type_checkers_know_each_key_by_the_type_of_its_field() -> None:
+    hints = get_type_hints(PlanKeys)
+    assert hints.keys() | set(PLAN_KEYS.needed) == {*PLAN_KEYS.table, *PLAN_KEYS.groups}
+    for key in hints.keys() & PLAN_KEYS.table.keys():
+        field = KINDS[PLAN_KEYS.table[key]]
+        assert hints[key] == field or field in get_args(hints[key]) or key == "placement", key
 
 
 @pytest.mark.parametrize("key", OTHER)
