@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 from tpusim.base.phase import Phase
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_seconds
-from tpusim.report.figures.canvas import LONGEST_LABEL, draw_note, draw_title, new_figure
+from tpusim.report.figures.canvas import (
+    LONGEST_LABEL,
+    draw_note,
+    draw_stack,
+    draw_title,
+    new_figure,
+)
 from tpusim.report.figures.palette import GRID_LINE, INK, MUTED, PHASE_SHADES, Style
 from tpusim.report.figures.registry import register_figure
 from tpusim.results import PICO, Result, core_ps
@@ -77,11 +83,12 @@ def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":
 
 
 def _draw_bar(ax: "Axes", row: int, bar: BreakdownBar, scale: float) -> None:
-    left = 0.0
-    for phase, seconds in bar.seconds.items():
-        look: Style = {"color": PHASE_SHADES[phase], "edgecolor": INK, "linewidth": 0.5}
-        ax.barh(row, seconds * scale, BREAKDOWN_BAR, left, **look)
-        left += seconds * scale
+    edge: Style = {"edgecolor": INK, "linewidth": 0.5}
+    parts = [
+        (seconds * scale, {"color": PHASE_SHADES[phase], **edge})
+        for phase, seconds in bar.seconds.items()
+    ]
+    draw_stack(ax, row, BREAKDOWN_BAR, parts)
 
 
 def _name_rows(ax: "Axes", bars: tuple[BreakdownBar, ...]) -> None:

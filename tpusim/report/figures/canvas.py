@@ -1,7 +1,7 @@
 """Helpers shared by the figures: plain axes, titles, legends, notes and boxes."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from textwrap import wrap
@@ -137,6 +137,15 @@ def draw_boxes(ax: "Axes", sides: "ArrayLike", look: Style) -> None:
     points = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1).reshape(-1, 2)
     codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(left)
     ax.add_artist(PathPatch(Path(points, codes), **look))
+
+
+def draw_stack(ax: "Axes", row: int, height: float, parts: Iterable[tuple[float, Style]]) -> float:
+    """Draw bars of a row one after another, each by its length and look; return their end."""
+    left = 0.0
+    for length, look in parts:
+        ax.barh(row, length, height, left, **look)
+        left += length
+    return left
 
 
 def draw_legend(ax: "Axes", entries: Mapping[str, FillStyle], lift: float = 0) -> None:

@@ -112,12 +112,8 @@ def _is_shown(row: ResourceUse) -> bool:
 
 
 def _draw_row(ax: "Axes", at: int, row: ResourceUse, known: dict[str, FillStyle]) -> None:
-    left = 0.0
-    for label, style in known.items():
-        share = 100 * row.shares.get(label, 0)
-        if share:
-            ax.barh(at, share, 0.66, left, **style.arguments)
-        left += share
+    parts = [(100 * row.shares.get(label, 0), style.arguments) for label, style in known.items()]
+    left = canvas.draw_stack(ax, at, 0.66, (part for part in parts if part[0]))
     canvas.draw_note(ax, f"{row.total:.1%}", (left, at), (4, 0), va="center", fontsize=SMALL + 1)
 
 
