@@ -163,7 +163,7 @@ class ConvNet:
         loss = Tensor("loss", ("batch",), dtype="f32")
         whole = function("mean_square")
         ops = (*self.ops, Pointwise("loss", (self.x,), (loss,), 2.0, function=whole))
-        return Graph("conv_net", tuple(self.dims.items()), ops, loss)
+        return Graph("conv_net", tuple(self.dims.items()), ops, (("loss", loss),))
 
     def step(self) -> Graph:
         return training_step(self.graph(), Remat("none"))

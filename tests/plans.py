@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from tpusim.frames import TrainingFrame, asked_place, choices_of
+from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, choices_of
+from tpusim.frames import sizes_of as sizes_in
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice, placements
+from tpusim.lowering import AskedPlace, BodyChoices
 from tpusim.models import Transformer
 from tpusim.partition import PartitionedGraph, Sizes
 from tpusim.partition.partitioned_graph import CollectiveNode, ComputeNode, body_nodes
@@ -67,6 +69,18 @@ def lowered(
     return TrainingFrame.of(graph, plan, asked_place(pod, placement, plan)).program(
         graph, partitioned
     )
+
+
+def lowered_forward(
+    graph: Graph,
+    partitioned: PartitionedGraph,
+    choices: BodyChoices,
+    pod: Slice,
+    placement: Placement,
+) -> Program:
+    """The program of a forward pass alone on a placement."""
+    place = AskedPlace(pod, placement, choices.sharding.mesh, choices.compiler)
+    return ForwardFrame(choices, sizes_in(graph, choices), place).program(graph, partitioned)
 
 
 def tiles_weights(plan: Plan) -> bool:

@@ -30,6 +30,7 @@ from tpusim.lowering.pass_manager import all_passes
 from tpusim.models import Transformer
 from tpusim.models.hf.families import families, refused_types
 from tpusim.plan import Input, Plan
+from tpusim.runfile import Measured
 from tpusim.runfile.schema import FIELDS
 from tpusim.searches.request import SearchRequest
 from tpusim.sweeps import Space
@@ -191,6 +192,7 @@ def tables() -> dict[str, dict[str, str]]:
             "model": _grouped(Transformer, MODEL_MEANINGS, [HF]),
             "plan": _grouped(Plan, PLAN_MEANINGS),
             "input": table(list(keys_of(Input, {}))),
+            "measured": table(list(keys_of(Measured, {}))),
             "sweep": table(list(keys_of(Space, {}, FIELDS["sweep"]))),
             "search": table(list(keys_of(SearchRequest, {}, FIELDS["search"]))),
         },

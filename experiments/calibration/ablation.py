@@ -9,8 +9,8 @@ prints a row per switch, or those that are named; `--write` writes the table int
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,8 @@ from matmul_estimates import OVERLAP, matmul_surface
 from run_errors import MOVED, table
 
 from tpusim.lowering import all_passes
-from tpusim.validation import MeasuredRun, RunSetup, SetupChange
+from tpusim.runfile import SimulationRun
+from tpusim.validation import MeasuredRun, RunChange
 from tpusim.validation.error_table import in_page
 from tpusim.validation.format import percent, signed
 from tpusim.validation.outcome import RunOutcome, simulate_run
@@ -49,19 +50,17 @@ class Switch:
 
     kind: `pass of the lowering`, `input of the plan` or `constant`.
     off: what is done instead, in words.
-    run: changes a measured run before it is set up.
     """
 
     kind: str
     name: str
     off: str
     without_passes: tuple[str, ...] = ()
-    change: SetupChange | None = None
-    run: Callable[[MeasuredRun], MeasuredRun] = field(default=lambda run: run)
+    change: RunChange | None = None
 
     def outcome(self, run: MeasuredRun) -> RunOutcome:
         """Return the outcome of a measured run without the mechanism."""
-        return simulate_run(self.run(run), self.without_passes, self.change)
+        return simulate_run(run, self.without_passes, self.change)
 
     def outcomes(self) -> list[RunOutcome]:
         """Return the outcomes of all measured runs."""
@@ -95,19 +94,14 @@ def _inputs() -> Iterator[Switch]:
     ):
         yield Switch("input of the plan", name, off, change=change)
     yield Switch("input of the model", "fused_qkv", "three matrices", change=_three_matrices)
-    yield Switch("input of the plan", "remarks", "not read", run=_without_notes)
 
 
-def _without_notes(run: MeasuredRun) -> MeasuredRun:
-    return replace(run, notes="")
-
-
-def _planned(**keys: object) -> SetupChange:
+def _planned(**keys: object) -> RunChange:
     """Return the change that sets keys of the plan."""
     return lambda setup: replace(setup, plan=setup.plan.replace(**keys))
 
 
-def _three_matrices(setup: RunSetup) -> RunSetup:
+def _three_matrices(setup: SimulationRun) -> SimulationRun:
     """Return the setup with a matrix each for queries, keys and values."""
     if not setup.model.attention.fused_qkv:
         return setup
@@ -116,7 +110,7 @@ def _three_matrices(setup: RunSetup) -> RunSetup:
     return replace(setup, model=setup.model.replace(fused_qkv=False), plan=plan)
 
 
-def _muon_as_adam(setup: RunSetup) -> RunSetup:
+def _muon_as_adam(setup: SimulationRun) -> SimulationRun:
     muon = setup.plan.optimizer.name == "muon"
     return _planned(optimizer="adam")(setup) if muon else setup
 
@@ -137,7 +131,7 @@ def _constants() -> Iterator[Switch]:
     yield Switch("constant", "matmul_overlap refitted", "as in the table above", change=_refitted())
 
 
-def _refitted() -> SetupChange:
+def _refitted() -> RunChange:
     found = {}
     for chip in ESTIMATED[OVERLAP]:
         surface = matmul_surface(chip)

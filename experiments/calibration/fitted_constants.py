@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.hardware import Chip, Slice, load_chip, load_entries
-from tpusim.validation import RunSetup, SetupChange
+from tpusim.runfile import SimulationRun
+from tpusim.validation import RunChange
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Group:
             found[each.name] = values.pop()
         return found
 
-    def change(self, values: Mapping[str, float]) -> SetupChange:
+    def change(self, values: Mapping[str, float]) -> RunChange:
         """Return the change that gives these chips other values."""
         changed = {
             name: each_value
@@ -66,10 +67,10 @@ class Group:
         return with_constants(dict.fromkeys(self.chips, changed))
 
 
-def with_constants(changed: Mapping[str, Mapping[str, float]]) -> SetupChange:
+def with_constants(changed: Mapping[str, Mapping[str, float]]) -> RunChange:
     """Return the change of the setups of runs that gives chips other constants, by chip."""
 
-    def change(setup: RunSetup) -> RunSetup:
+    def change(setup: SimulationRun) -> SimulationRun:
         values = changed.get(setup.pod.chip.name, {})
         return replace(setup, pod=on_chip(setup.pod, setup.pod.chip.replace(**values)))
 

@@ -10,21 +10,19 @@ import numpy as np
 from fitted_constants import Group
 from fitting import Floats, Surface
 
-from tpusim.validation import MeasuredRun, SetupChange
-from tpusim.validation.measured_runs import measured_runs, read_rows
+from tpusim.validation import MeasuredRun, RunChange, measured_runs
 from tpusim.validation.outcome import RunOutcome, simulate_run
 from tpusim.validation.pairs import run_pairs
-from tpusim.validation.referred_notes import with_referred_notes
 
-TABLE = Path(__file__).resolve().parents[2] / "tests" / "validation" / "training_runs.csv"
+RUNS = Path(__file__).resolve().parents[2] / "tests" / "measured" / "runs" / "calibration"
 MOVED = 0.01
 """A run moves with a constant if it takes this fraction longer at one bound than at the other."""
 
 POINTS = 121
 """Values of a constant at which errors are interpolated."""
 
-OTHER_SOFTWARE = ("TP-v6e-405B-1pod-GBS64", "TP-v6e-405B-2pod-GBS128")
-"""A pair that differs in the software too: the first was measured two weeks later."""
+OTHER_SOFTWARE = "tp-v6e-405b-2pod-gbs128"
+"""A run on two slices whose partner was measured again two weeks later, 1.4 times as fast."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,8 @@ class Observation:
 
 @cache
 def table() -> tuple[MeasuredRun, ...]:
-    """Return the measured runs, each with the notes of those that its own refer to."""
-    return tuple(with_referred_notes(measured_runs(*read_rows(TABLE))[0]))
+    """Return the measured runs that constants are fitted to."""
+    return measured_runs(RUNS)
 
 
 @cache
@@ -58,7 +56,7 @@ def today() -> dict[str, RunOutcome]:
     return {run.id: simulate_run(run) for run in table()}
 
 
-def predicted(runs: Sequence[str], change: SetupChange) -> dict[str, float]:
+def predicted(runs: Sequence[str], change: RunChange) -> dict[str, float]:
     """Return the predicted seconds of some runs with a change. Raise ValueError if one fails."""
     found = {}
     for run in table():
@@ -100,7 +98,7 @@ def _ratios(group: Group) -> Iterator[Observation]:
     for pair in run_pairs(list(today().values())):
         alike = pair.thing == "num_slices" and not pair.also and pair.change.startswith("1 ")
         ids = (pair.first, pair.second)
-        if alike and ids != OTHER_SOFTWARE and today()[pair.first].run.chip in group.chips:
+        if alike and pair.second != OTHER_SOFTWARE and today()[pair.first].run.chip in group.chips:
             family = today()[pair.first].family
             yield Observation(pair.second, family, pair.measured_ratio, ids)
 

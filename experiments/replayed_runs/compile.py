@@ -1,10 +1,10 @@
 """Compile a measured training run in plain JAX at its real size, and keep the HLO.
 
-    python compile.py MAR-speed-1.2B-adamw --out programs
+    python compile.py mar-speed-1-2b-adamw --out programs
 
-The id is that of a row of tests/validation/training_runs.csv. The training step is that of
-experiments/compiled_memory/step.py with the plan that `tpusim validate` derives from the row. It
-needs `tpusim[xla]` and, per program, one to five minutes of a core and 3 GB of memory.
+The name is that of a run file in tests/measured/runs. The training step is that of
+experiments/compiled_memory/step.py with the file's plan. It needs `tpusim[xla]` and, per program,
+one to five minutes of a core and 3 GB of memory.
 """
 
 import argparse
@@ -21,10 +21,9 @@ from step import Step  # noqa: E402
 
 import tpusim as ts  # noqa: E402
 from tpusim.compiler_check.plan_check import flags_of  # noqa: E402
-from tpusim.validation.measured_runs import measured_runs, read_rows  # noqa: E402
-from tpusim.validation.run_setup import set_up  # noqa: E402
+from tpusim.validation import measured_runs  # noqa: E402
 
-TABLE = ROOT / "tests/validation/training_runs.csv"
+RUNS = ROOT / "tests/measured/runs"
 BATCH = ("dcn_data", "dcn_fsdp", "data", "fsdp")
 LANES = 128
 
@@ -43,7 +42,7 @@ class Tied(Step):
 
 def program(run):
     """Compile the step of a measured run."""
-    given = set_up(run)
+    given = run.given
     mesh = ts.xla.make_mesh(given.pod, given.plan.mesh)
     model = given.model
     if model.vocab % mesh.shape.get("tensor", 1):
@@ -75,7 +74,7 @@ def main():
     parser.add_argument("id")
     parser.add_argument("--out", type=Path, default=HERE / "programs")
     given = parser.parse_args()
-    runs = {run.id: run for run in measured_runs(*read_rows(TABLE))[0]}
+    runs = {run.id: run for run in measured_runs(RUNS)}
     made = program(runs[given.id])
     given.out.mkdir(parents=True, exist_ok=True)
     made.save(given.out / f"{given.id}.hlo.gz")

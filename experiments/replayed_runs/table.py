@@ -11,19 +11,19 @@ from pathlib import Path
 from statistics import median
 
 import tpusim as ts
-from tpusim.validation.measured_runs import measured_runs, read_rows
+from tpusim.validation import measured_runs
 from tpusim.validation.outcome import simulate_run
 
-TABLE = Path(__file__).resolve().parents[2] / "tests/validation/training_runs.csv"
+RUNS = Path(__file__).resolve().parents[2] / "tests/measured/runs"
 CHOICES = ("model", "compiler")
 
 
 def rows(paths):
     """Yield name, measured seconds, predictions by plan, model and compiler, and the replays."""
-    runs = {run.id: run for run in measured_runs(*read_rows(TABLE))[0]}
+    runs = {run.id: run for run in measured_runs(RUNS)}
     for path in paths:
         program = ts.xla.load(path)
-        run = runs[program.name]
+        run = runs[Path(path).name.removesuffix(".hlo.gz")]
         replays = [ts.simulate(program, costs=costs) for costs in CHOICES]
         steps = [simulate_run(run).predicted_s, *(one.step_time_s for one in replays)]
         yield run.id, run.step_s, steps, replays

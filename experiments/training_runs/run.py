@@ -7,13 +7,11 @@ import csv
 from pathlib import Path
 from statistics import median
 
+import tpusim as ts
 from tpusim.training import Checkpoints, Evaluations, TrainingRun, train_step
-from tpusim.validation.systems.system_rows import system_row
-from tpusim.validation.systems.system_run import run_system
 
 HERE = Path(__file__).parent
-SYSTEMS = HERE.parent / "systems"
-TABLES = ("published_systems.csv", "vision_runs.csv")
+SYSTEMS = HERE.parents[1] / "tests" / "measured" / "systems"
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -22,13 +20,14 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def error(row: dict[str, str], system: dict[str, str], *, logged: bool) -> float:
+def error(row: dict[str, str], system: Path, *, logged: bool) -> float:
     """Return the error of a run's time, from its first step to its end, as a fraction.
 
+    system: the run file of its step.
     logged: with the step of the log, in place of the simulated one.
     """
-    step = run_system(system_row(system)).result
-    assert step is not None, row["id"]
+    read = ts.read_run(system)
+    step = ts.simulate(read.model, read.plan, read.pod)
     every, steps, save_s = int(row["evaluate_every"]), int(row["steps"]), float(row["save_s"])
     run = TrainingRun(
         steps=steps,
@@ -45,13 +44,12 @@ def error(row: dict[str, str], system: dict[str, str], *, logged: bool) -> float
 
 def main() -> None:
     """Print the errors of all runs."""
-    systems = {row["id"]: row for table in TABLES for row in rows(SYSTEMS / table)}
     errors: dict[bool, dict[str, float]] = {True: {}, False: {}}
     print("| run | steps | measured | with the logged step | with the predicted step |")
     print("| --- | --- | ---: | ---: | ---: |")
     found = rows(HERE / "whole_runs.csv")
     for row in found:
-        system = systems.get(row["id"]) or systems[row["id"].replace("mlperf07", "mlperf06")]
+        system = SYSTEMS / f"{row['system']}.toml"
         for logged, each in errors.items():
             each[row["id"]] = error(row, system, logged=logged)
         measured = f"{float(row['measured_run_s']):,.1f} s"

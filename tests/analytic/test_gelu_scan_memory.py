@@ -39,7 +39,7 @@ def stacked_mlps() -> Graph:
         "mlps", DIMS,
         (Scan("layers", 16, body, ((given, x, out, last),)),
          Pointwise("loss", (last,), (loss,), 1.0, over=("embed",))),
-        loss,
+        (("loss", loss),),
     )  # fmt: skip
 
 

@@ -115,8 +115,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "experiments/mesh_shapes/sweep.toml").write_text(sweep, "utf-8")
     shutil.copy(ROOT / "tests/data/hlo/decode_v5e_2x4.hlo.gz", tmp_path / "step.hlo.gz")
     (tmp_path / "base.yml").write_text("per_device_batch_size: 4\n", "utf-8")
-    runs = (ROOT / "tests/validation/training_runs.csv").read_text("utf-8").splitlines()
-    (tmp_path / "RUNS.csv").write_text("\n".join(runs[:3]) + "\n", "utf-8")
+    for name in ("mt-v5e-32b-1x", "mt-v5e-32b-2x"):
+        measured = (ROOT / f"tests/measured/runs/calibration/{name}.toml").read_text("utf-8")
+        (tmp_path / "RUNS").mkdir(exist_ok=True)
+        (tmp_path / "RUNS" / f"{name}.toml").write_text(measured, "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -153,6 +153,19 @@ def test_no_module_imports_itself_through_others() -> None:
     in_order({dotted(name): file.read_text("utf-8") for name, file in modules().items()})
 
 
+def test_only_the_pass_manager_imports_passes_of_the_lowering() -> None:
+    """What other modules of the lowering share with a pass stands beside them, not in it."""
+    passes = ("lowering/passes/", "lowering/observed/")
+    others = [n for n in modules() if n.startswith("lowering/") and not n.startswith(passes)]
+    found = {
+        name
+        for name in others
+        for each in imported(parsed(modules()[name].read_text("utf-8")), "lowering")
+        if each.startswith("tpusim.lowering.passes")
+    }
+    assert found == {"lowering/pass_manager.py"}
+
+
 @pytest.mark.parametrize(
     ("source", "circle"),
     [

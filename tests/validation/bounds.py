@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from tpusim.accuracy import COVERAGE
-from tpusim.validation import Validation, validate_file
+from tpusim.validation import Validation, validate
 
 HERE = Path(__file__).parent
-RUNS, BOUNDS = HERE / "training_runs.csv", HERE / "bounds.csv"
+MEASURED = HERE.parent / "measured"
+RUNS, BOUNDS = MEASURED / "runs" / "calibration", HERE / "bounds.csv"
 STATISTICS = (
     *("median_abs_error", "mean_abs_error", "p90_abs_error", "mean_error"),
     *("median_half_width", "miscoverage"),
@@ -92,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write bounds.csv.")
     parser.add_argument("--loosen", nargs="*", default=(), metavar="SET")
     loosen = parser.parse_args().loosen
-    today = todays_sizes(validate_file(RUNS))
+    today = todays_sizes(validate(RUNS))
     if unknown := sorted(set(loosen) - {name for name, _ in today}):
         parser.error(f"no set is called {', '.join(unknown)}")
     bounds = new_bounds(read(BOUNDS), today, loosen)

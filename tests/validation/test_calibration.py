@@ -10,7 +10,6 @@ from calibration import FOLDER, module
 
 from tpusim.hardware import load_chip
 from tpusim.validation.outcome import simulate_run
-from tpusim.validation.run_setup import set_up
 
 constants, errors, tables, ablation, estimates = (
     module(name)
@@ -55,16 +54,16 @@ def test_the_numbers_of_the_table_are_those_of_the_catalogue() -> None:
 
 def test_a_change_reaches_the_chips_that_it_names_and_no_other() -> None:
     change = GROUPS["scatter_element"].change({"scatter_element": 1e-6})
-    for name, seconds in (("DEL-v5p-8-2e20", 1e-6), ("MAR-v4-30M", 0.5e-6)):
-        setup = set_up(RUNS[name])
+    for name, seconds in (("del-v5p-8-2e20", 1e-6), ("mar-v4-30m", 0.5e-6)):
+        setup = RUNS[name].given
         pod = change(setup).pod
         assert pod.chip.costs.scatter_element == seconds
         assert (pod.topology, pod.num_slices) == (setup.pod.topology, setup.pod.num_slices)
 
 
 def test_a_run_waits_for_the_turnaround_that_it_is_given() -> None:
-    """MAR-v4-30M computes for less than 30 ms: its step is that and the wait."""
-    group, run = GROUPS["turnaround"], RUNS["MAR-v4-30M"]
+    """mar-v4-30m computes for less than 30 ms: its step is that and the wait."""
+    group, run = GROUPS["turnaround"], RUNS["mar-v4-30m"]
     steps = [simulate_run(run, change=group.change({"turnaround": t})) for t in (0.0, 0.02, 0.05)]
     first, second, third = (one.predicted_s for one in steps)
     assert second - first == pytest.approx(0.02, abs=1e-3)
@@ -74,7 +73,7 @@ def test_a_run_waits_for_the_turnaround_that_it_is_given() -> None:
 def test_attention_backward_moves_with_forward() -> None:
     group = GROUPS["matmul_in_step"]
     values = group.catalogue | {"attention_efficiency_forward": 0.21}
-    costs = group.change(values)(set_up(RUNS["TR-v6e-Llama3.1-8B-8"])).pod.chip.costs
+    costs = group.change(values)(RUNS["tr-v6e-llama3-1-8b-8"].given).pod.chip.costs
     assert costs.attention_efficiency_forward == 0.21
     assert costs.attention_efficiency_backward == pytest.approx(0.15)
 
@@ -109,13 +108,13 @@ def test_a_switch_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[s
 def test_a_switch_changes_the_runs_that_have_its_mechanism() -> None:
     switches = ablation.switches()
     for name, run, moved in (
-        ("loop", "MAR-v4-30M", True),
-        ("loop", "MT-v5e-32B-1x", False),
-        ("vocab_blocks, loss_labels", "DEL-v5p-8-2e20", True),
-        ("prefetch", "MT-v5e-32B-1x", True),
-        ("prefetch", "MAR-v4-30M", False),
-        ("slice_jitter", "MT-v5e-32B-8x", True),
-        ("slice_jitter", "MT-v5e-32B-1x", False),
+        ("loop", "mar-v4-30m", True),
+        ("loop", "mt-v5e-32b-1x", False),
+        ("vocab_blocks, loss_labels", "del-v5p-8-2e20", True),
+        ("prefetch", "mt-v5e-32b-1x", True),
+        ("prefetch", "mar-v4-30m", False),
+        ("slice_jitter", "mt-v5e-32b-8x", True),
+        ("slice_jitter", "mt-v5e-32b-1x", False),
     ):
         off = switches[name].outcome(RUNS[run])
         assert (ablation.moved([off], [simulate_run(RUNS[run])]) == 1) is moved, (name, run)

@@ -12,24 +12,21 @@ import pytest
 
 import tpusim as ts
 from tpusim.results.replay_result import ReplayResult
-from tpusim.validation.measured_runs import measured_runs, read_rows
+from tpusim.validation import measured_runs
 
 pytest.importorskip("jaxlib.xla_client")
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "experiments/replayed_runs/programs"
-MEASURED = {
-    run.id: run.step_s
-    for run in measured_runs(*read_rows(ROOT / "tests/validation/training_runs.csv"))[0]
-}
+MEASURED = {run.id: run.step_s for run in measured_runs(ROOT / "tests/measured/runs")}
 CHOICES = ("model", "compiler")
 BOUNDS = {
-    "AX-v5p-honeycrisp3B-1024": (-10, 3),
-    "MAR-speed-1.2B-adamw": (1, 49),
-    "MAR-speed-130M-adamw": (4, 73),
-    "MAR-speed-400M-cautious": (-7, 54),
-    "MT-v5e-32B-1x": (6, 16),
-    "TP-v6e-L3-8B-GBS512": (9, 24),
+    "ax-v5p-honeycrisp3b-1024": (-10, 3),
+    "mar-speed-1-2b-adamw": (1, 49),
+    "mar-speed-130m-adamw": (4, 73),
+    "mar-speed-400m-cautious": (-7, 54),
+    "mt-v5e-32b-1x": (6, 16),
+    "tp-v6e-l3-8b-gbs512": (9, 24),
 }
 """Signed errors of the step in percent, by the model's costs and by the compiler's estimates: those
 of today, rounded away from zero."""

@@ -3,7 +3,7 @@
 README.md beside this file says what the runs are, and how the bounds are written.
 """
 
-import re
+import csv
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ from bounds import (
     BOUNDS,
     HEADROOM,
     LARGEST_ERROR,
+    MEASURED,
     RUNS,
     SLACK,
     new_bounds,
@@ -25,45 +26,43 @@ from tpusim.accuracy import residuals
 from tpusim.hardware import load_chip
 from tpusim.report.figures.predicted_measured import predicted_measured_title
 from tpusim.results import Fit
-from tpusim.validation import RunOutcome, Validation, validate_file
+from tpusim.validation import RunOutcome, Validation, validate
 from tpusim.validation.error_table import points, renewed
-from tpusim.validation.referred_notes import with_referred_notes
 from tpusim.validation.residual_table import residual_rows
-from tpusim.validation.run_model import model_of
 
 ROOT = Path(__file__).parents[2]
 
 COUNTED_OTHERWISE = {
-    "TR-v6e-Gemma3-12B-2x": "MaxText counts the keys of each window",
-    "TR-v7x-gemma4-e4b-64": "18 layers have no keys and values of their own",
-    "TR-v7x-gemma4-26b-64": "MaxText's own",
-    "TR-v7x-gemma4-26b-256": "MaxText's own",
-    "HY3-v5p-256": "its own; with a layer of multi-token prediction",
-    "HY3-v5p-256-tuned": "its own; with a layer of multi-token prediction",
-    "HY3-v5p-256-tuned-pdb9": "its own; with a layer of multi-token prediction",
+    "tr-v6e-gemma3-12b-2x": "MaxText counts the keys of each window",
+    "tr-v7x-gemma4-e4b-64": "18 layers have no keys and values of their own",
+    "tr-v7x-gemma4-26b-64": "MaxText's own",
+    "tr-v7x-gemma4-26b-256": "MaxText's own",
+    "hy3-v5p-256": "its own; with a layer of multi-token prediction",
+    "hy3-v5p-256-tuned": "its own; with a layer of multi-token prediction",
+    "hy3-v5p-256-tuned-pdb9": "its own; with a layer of multi-token prediction",
 }
-"""Runs whose MFU in the table is what their source printed, by another counting rule than ours."""
+"""Runs whose published MFU is what their source printed, by another counting rule than ours."""
 
 OTHER_PARAMETERS = {
-    "MAR-v5p-gate-520M": "a gate on the attention output: 24 matrices of 1024 x 1024",
-    "MAR-v4-grug-150M-hd128": "gated value embeddings: 131M parameters",
-    "HY3-v5p-256": "a layer of multi-token prediction: 3.8B parameters",
-    "HY3-v5p-256-tuned": "a layer of multi-token prediction: 3.8B parameters",
-    "HY3-v5p-256-tuned-pdb9": "a layer of multi-token prediction: 3.8B parameters",
+    "mar-v5p-gate-520m": "a gate on the attention output: 24 matrices of 1024 x 1024",
+    "mar-v4-grug-150m-hd128": "gated value embeddings: 131M parameters",
+    "hy3-v5p-256": "a layer of multi-token prediction: 3.8B parameters",
+    "hy3-v5p-256-tuned": "a layer of multi-token prediction: 3.8B parameters",
+    "hy3-v5p-256-tuned-pdb9": "a layer of multi-token prediction: 3.8B parameters",
 }
-"""Runs of models that have parameters which a `Transformer` cannot have; remarks say so, unread."""
+"""Runs of models that have parameters which a `Transformer` cannot have; `unmodelled` says so."""
 
-PARAMETERS_OF_NO_WEIGHT = {"MT-v5p-DeepSeek2-16B-8": (15.706, 15.933)}
+PARAMETERS_OF_NO_WEIGHT = {"mt-v5p-deepseek2-16b-8": (15.706, 15.933)}
 """Billions that the dimensions in the notes make, as many as DeepSeek-V2-Lite is said to have, and
 that the table has: 2048 x 4096 more a layer, which no weight of a layer is."""
 
-OTHER_SOFTWARE = ("TP-v6e-405B-1pod-GBS64", "TP-v6e-405B-2pod-GBS128")
+OTHER_SOFTWARE = ("tp-v6e-405b-1pod-gbs64", "tp-v6e-405b-2pod-gbs128")
 """A pair that differs in the software too: the first was measured two weeks later."""
 
 
 @cache
 def validated() -> Validation:
-    return validate_file(RUNS)
+    return validate(RUNS)
 
 
 @cache
@@ -71,7 +70,9 @@ def outcomes() -> dict[str, RunOutcome]:
     return {one.run.id: one for one in validated().outcomes}
 
 
-IDS = [line.partition(",")[0] for line in RUNS.read_text("utf-8").splitlines()[1:]]
+with (MEASURED / "published_counts.csv").open(encoding="utf-8") as file:
+    COUNTS = {row["run"]: row for row in csv.DictReader(file)}
+IDS = list(COUNTS)
 
 
 def test_every_run_is_simulated() -> None:
@@ -81,7 +82,7 @@ def test_every_run_is_simulated() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["MT-v5e-32B-1x", "MT-v5p-1024B-1x2048", "TR-v6e-Llama3.1-70B-256"]
+    "name", ["mt-v5e-32b-1x", "mt-v5p-1024b-1x2048", "tr-v6e-llama3-1-70b-256"]
 )
 def test_the_step_time_is_near_the_measured_one(name: str) -> None:
     one = outcomes()[name]
@@ -110,11 +111,11 @@ def test_what_ran_is_said_to_fit_or_to_be_borderline() -> None:
 
 
 COMPILED_GIB = {
-    "TR-v6e-Llama3.1-8B-8": 21.1, "TR-v6e-Llama3.1-8B-256": 10.9, "TR-v6e-Llama3.1-70B-32": 26.1,
-    "TR-v6e-Llama3.1-70B-256": 23.7, "MT-v5p-Llama2-70B-512chips": 74.9,
-    "TR-v6e-Mixtral-8x7B-pdb8": 27.2, "MT-v5p-Mixtral-8x7B-v5p256": 85.1,
-    "TR-v5p-Llama3.1-405B": 91.5, "MT-v4-22B-202308-1x": 20.3, "MT-v5p-DeepSeek2-16B-8": 75.1,
-    "TP-v6e-L3-8B-GBS512": 9.39, "HY3-v5p-256-tuned": 58.0, "TR-v6e-Gemma3-12B-2x": 29.3,
+    "tr-v6e-llama3-1-8b-8": 21.1, "tr-v6e-llama3-1-8b-256": 10.9, "tr-v6e-llama3-1-70b-32": 26.1,
+    "tr-v6e-llama3-1-70b-256": 23.7, "mt-v5p-llama2-70b-512chips": 74.9,
+    "tr-v6e-mixtral-8x7b-pdb8": 27.2, "mt-v5p-mixtral-8x7b-v5p256": 85.1,
+    "tr-v5p-llama3-1-405b": 91.5, "mt-v4-22b-202308-1x": 20.3, "mt-v5p-deepseek2-16b-8": 75.1,
+    "tp-v6e-l3-8b-gbs512": 9.39, "hy3-v5p-256-tuned": 58.0, "tr-v6e-gemma3-12b-2x": 29.3,
 }  # fmt: skip
 """HBM of a device that the TPU compiler reports of the steps that `tpusim check` exports of these
 runs' plans (libtpu 0.0.42.1): the first six with MaxText's flags (experiments/plan_vs_compiler),
@@ -132,10 +133,11 @@ def test_runs_on_several_slices_slow_down_as_measured() -> None:
     pairs = [pair for pair in validated().pairs if pair.thing == "num_slices" and not pair.also]
     first = [pair for pair in pairs if pair.change.startswith("1 ")]
     found = {p.second: p.error for p in first if (p.first, p.second) != OTHER_SOFTWARE}
-    assert len(found) == 14
+    assert len(found) == 15
     further = {
-        "MT-v5p-1024B-2x2048": 0.05,
-        "TR-v6e-Gemma3-12B-2x": 0.04,  # shards the other dimension of its weights (its mesh)
+        "mt-v5p-1024b-2x2048": 0.05,
+        "tp-v6e-405b-2pod-gbs128": 0.1,  # the first run was 1.4 times as fast two weeks later
+        "tr-v6e-gemma3-12b-2x": 0.04,  # shards the other dimension of its weights (its mesh)
     }
     for name, error in found.items():
         assert error is not None
@@ -166,37 +168,37 @@ def test_the_table_of_moved_runs_of_a_worked_example() -> None:
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_model_is_the_one_that_ran(name: str) -> None:
-    (run,) = with_referred_notes([outcomes()[name].run])
-    model, _ = model_of(run)
-    if not run.params_b:
-        assert "Gemma4" in run.model
+    run, told = outcomes()[name].run, COUNTS[name]["params_b"]
+    assert run.given is not None
+    model, params_b = run.given.model, float(told or 0)
+    if not params_b:
+        assert "gemma4" in model.name
     elif name in PARAMETERS_OF_NO_WEIGHT:
-        counts = (model.parameter_count / 1e9, run.params_b)
+        counts = (model.parameter_count / 1e9, params_b)
         assert counts == pytest.approx(PARAMETERS_OF_NO_WEIGHT[name], abs=0.001)
     elif name in OTHER_PARAMETERS:
-        assert abs(model.parameter_count / (run.params_b * 1e9) - 1) > 0.002
-        assert outcomes()[name].unread_notes
+        assert abs(model.parameter_count / (params_b * 1e9) - 1) > 0.002
+        assert run.measured.unmodelled
     else:
         rounding = 0.5e6
-        assert model.parameter_count == pytest.approx(run.params_b * 1e9, rel=0.002, abs=rounding)
+        assert model.parameter_count == pytest.approx(params_b * 1e9, rel=0.002, abs=rounding)
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_flops_are_counted_by_the_convention_of_the_table(name: str) -> None:
-    """The MFU in the table was counted by another program: same FLOPs, same measured time.
+    """The published MFU was counted by another program: same FLOPs, same measured time.
 
     Where it is the source's own, it is the printed TFLOP/s a chip over the peak.
     """
-    one = outcomes()[name]
-    written = one.run.mfu_half_causal_pct / 100
+    one, counts = outcomes()[name], COUNTS[name]
+    written = float(counts["mfu_pct"] or 0) / 100
     if name in COUNTED_OTHERWISE:
-        printed = re.search(r"printed (\d+(?:\.\d+)?) TFLOP/s/(?:chip|device)", one.run.notes)
-        assert printed
+        printed = float(counts["printed_tflops_per_chip"])
         peak = load_chip(one.run.chip).flops["bf16"]
-        assert float(printed[1]) * 1e12 / peak == pytest.approx(written, rel=0.001)
+        assert printed * 1e12 / peak == pytest.approx(written, rel=0.001)
         assert one.measured_mfu != pytest.approx(written, rel=0.003), "list it no longer"
     elif not written:
-        assert name == "GRUG-v4-67B-A2B-muonh"
+        assert name == "grug-v4-67b-a2b-muonh"
     else:
         assert one.measured_mfu == pytest.approx(written, rel=0.003)
 
@@ -209,7 +211,7 @@ def test_the_simulator_beats_the_guess() -> None:
         assert found[name] < guess[name]
 
 
-TABLES = "run python -m tpusim.validation.error_table tests/validation/training_runs.csv " + (
+TABLES = "run python -m tpusim.validation.error_table tests/measured/runs/calibration " + (
     "README.md docs/accuracy.md docs/accuracy.svg"
 )
 STALE_RESIDUAL = 0.005
@@ -229,7 +231,7 @@ def test_the_figure_of_errors_is_the_one_of_today() -> None:
 
 def test_the_residuals_are_those_of_today() -> None:
     """Ranges come from the errors of what is predicted now."""
-    command = "run python -m tpusim.validation.residual_table tests/validation/training_runs.csv"
+    command = "run python -m tpusim.validation.residual_table tests/measured/runs/calibration"
     today, packaged = residual_rows(validated()), residuals()
     assert [(row.id, row.family) for row in packaged] == [(r.id, r.family) for r in today], command
     moved = {

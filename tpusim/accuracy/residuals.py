@@ -1,6 +1,6 @@
 """The residuals of the measured runs: `residuals.csv`, which is part of the package.
 
-    python -m tpusim.validation.residual_table RUNS.csv
+    python -m tpusim.validation.residual_table FOLDER
 
 writes it anew, which is due whenever predictions change.
 """

@@ -29,7 +29,7 @@ from tpusim.partition import (
     Sizes,
     sends_keys_round,
 )
-from tpusim.plan import Plan
+from tpusim.plan import Axes, Plan
 from tpusim.program import Number, largest
 
 
@@ -209,7 +209,7 @@ class BodySeconds:
         computes = self.work.quantised(nodes)
         moves = [node for node in nodes if isinstance(node, CollectiveNode)]
         works = {each.name: self.work.work(each, looped, recurrent) for each in computes}
-        around = Surroundings(moves, computes, works, looped, has_loop)
+        around = Surroundings(nodes, computes, works, looped, has_loop)
         rounds, seconds = self._attentions_in_rings(around), around.seconds
         for node in computes:
             ring = rounds.get(node.name)
@@ -220,16 +220,19 @@ class BodySeconds:
             )
         total, kept = _BodyTotal(sum(seconds.values())), dict[str, Transfers]()
         awaited: dict[LinkName, Number] = defaultdict(float)
+        merged: dict[Axes, Number] = {}
         read = {key for node in nodes for key in node.reads}
         for move in moves:
             if any(each.name in rounds for each in around.beside(move)):
                 continue
             found = kept[move.name] = self.transfers.of(move, around)
             total.core = total.core + found.core
+            merged[move.axes] = largest(merged.get(move.axes, 0.0), found.merged)
             for link, busy in found.links.items():
                 total.links[link] = total.links[link] + busy
                 if move.purpose is not Purpose.GRADIENT and move.writes[0] in read:
                     awaited[link] = awaited[link] + busy
+        total.core = total.core + sum(merged.values())
         rest = rests(nodes, seconds | {name: each.alone for name, each in kept.items()}, loops)
         turns = {name: each.in_turn for name, each in kept.items()}
         total.least = largest(rest.longest, sum(turns.values()) + rest.of_last(turns))
@@ -248,7 +251,7 @@ class BodySeconds:
     def _attentions_in_rings(self, around: Surroundings) -> dict[str, Number]:
         """Return the kernels round which keys may be sent, each with the devices of a ring."""
         return {
-            compute.name: self.transfers.ask.group(node.axes).astype(float)
+            compute.name: self.transfers.ask.group(node.axes).devices.astype(float)
             for node in around.moves
             if sends_keys_round(self.plan.context, node.axes)
             for compute in around.beside(node)

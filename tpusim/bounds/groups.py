@@ -6,6 +6,7 @@ where groups may have any footprint, and for one call where placements are known
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,21 +14,27 @@ import numpy as np
 
 from tpusim.base.divisors import divisors
 from tpusim.bounds.footprints import (
-    MOST_DIMENSIONS,
     Footprints,
     every_footprint,
     least_seconds,
 )
-from tpusim.bounds.habits import GroupHabits, habits_of
-from tpusim.bounds.plan_arrays import Floats, PlanArrays, Whole, distinct_rows
+from tpusim.bounds.plan_arrays import Floats, Whole
 from tpusim.hardware import Slice
-from tpusim.plan import Axes, Compiler
-from tpusim.program import CollectiveKind, Number
+from tpusim.lowering.collective_lowering import Lowering
+from tpusim.lowering.collectives_by_generation import possible_lowerings
+from tpusim.lowering.device_groups import Places
+from tpusim.plan import Compiler
+from tpusim.program import CollectiveKind
 
-SIZES = 1 + MOST_DIMENSIONS
-"""Columns of `PlanArrays.footprints` that are sizes; strides follow."""
+_Answer = TypeVar("_Answer")
 
-_Answer = TypeVar("_Answer", bound=Number)
+
+class Reach(Enum):
+    """What a group is of: devices of a slice, or also of other slices, or slices alone."""
+
+    WITHIN = "within"
+    JOINED = "joined"
+    ACROSS = "across"
 
 
 class GroupTable:
@@ -53,52 +60,62 @@ class GroupTable:
         They are the least of each number over all footprints that the group can have, so that
         together they are no more than those of any.
         """
-        key = "least", kind, algorithm
-        if key not in self._known:
+
+        def least() -> Floats:
             found = np.zeros((3, len(self.pod)))
             each = least_seconds(self.footprints, kind, algorithm)[:, self._lies]
             if len(self._starts):
                 found[:, self._with_footprints] = np.minimum.reduceat(each, self._starts, axis=1)
-            self._known[key] = found
-        known: Floats = self._known[key]
-        return known
+            return found
 
-    def habits(
-        self, compiler: Compiler, tiled: bool, circular: bool, some: Whole
-    ) -> tuple[Sequence[GroupHabits], Whole]:
-        """Return distinct habits of groups, and the index of those of each of some groups.
+        return self._once((kind, algorithm), least)
 
-        For the other arguments see `habits_of`.
+    def lowerings(
+        self, compiler: Compiler, tiled: tuple[bool, ...], circular: bool, reach: Reach
+    ) -> tuple[Sequence[tuple[Lowering, ...]], Whole]:
+        """Return the distinct sets of lowerings of groups, and the index of that of each group.
+
+        For the other arguments see `possible_lowerings`.
         """
-        key = "habits", compiler, tiled, circular
-        rows, first, index = self._kinds
-        habits, known = self._known.setdefault(key, ([], np.full(len(first), -1)))
-        kinds = index[some]
-        for kind in np.unique(kinds[known[kinds] < 0]).tolist():
-            pod, devices = self.pods[self.pod[first[kind]]], int(self.devices[first[kind]])
-            places = _places(int(rows[kind, -1]))
-            found = habits_of(pod, compiler, tiled, devices, circular, places)
-            if found not in habits:
-                habits.append(found)
-            known[kind] = habits.index(found)
-        return habits, known[kinds]
 
-    def each(
-        self, question: Hashable, answer: Callable[[Slice, int], float], some: Whole
-    ) -> Floats:
-        """Return `answer(slice, devices)` for some groups.
+        def possible(pod: Slice, devices: int, places: Places) -> tuple[Lowering, ...]:
+            if reach is Reach.ACROSS:
+                places = ((0, pod.topology.chips == 1),)
+            counts = divisors(pod.num_slices) if reach is Reach.JOINED else [1]
+            given = [(pod, compiler, count * devices, places, tiled, circular) for count in counts]
+            return tuple(dict.fromkeys(low for each in given for low in possible_lowerings(*each)))
 
-        question: what is asked; the answer depends on nothing else but the kind of slice.
-        """
-        key = "each", question
-        _, first, index = self._kinds
-        known = self._known.setdefault(key, np.full(len(first), np.nan))
-        kinds = index[some]
-        for kind in np.unique(kinds[np.isnan(known[kinds])]).tolist():
-            at = first[kind]
-            known[kind] = answer(self.pods[self.pod[at]], int(self.devices[at]))
-        found: Floats = known[kinds]
+        def lowerings() -> tuple[Sequence[tuple[Lowering, ...]], Whole]:
+            found, index = self._of_kinds(possible)
+            sets = list(dict.fromkeys(found))
+            return sets, np.array([sets.index(each) for each in found])[index]
+
+        return self._once((compiler, tiled, circular, reach), lowerings)
+
+    def each(self, answer: Callable[[Slice, int], float]) -> Floats:
+        """Return `answer(slice, devices)` for each group, of nothing but the kind of slice."""
+
+        def each() -> Floats:
+            found, index = self._of_kinds(lambda pod, devices, places: answer(pod, devices))
+            return np.array(found)[index]
+
+        return self._once(answer, each)
+
+    def _once(self, question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
+        if question not in self._known:
+            self._known[question] = answer()
+        found: _Answer = self._known[question]
         return found
+
+    def _of_kinds(
+        self, answer: Callable[[Slice, int, Places], _Answer]
+    ) -> tuple[list[_Answer], Whole]:
+        """Return an answer for each kind of groups, and the index of the kind of each group."""
+        rows, first, index = self._kinds
+        places = [_places(mask) for mask in rows[:, -1].tolist()]
+        pods = [self.pods[number] for number in self.pod[first].tolist()]
+        devices = np.maximum(rows[:, 1], 1).tolist()
+        return list(map(answer, pods, devices, places)), index
 
     @cached_property
     def _kinds(self) -> tuple[Whole, Whole, Whole]:
@@ -122,7 +139,7 @@ def _kind(pod: Slice) -> Hashable:
     return pod.chip, pod.num_slices, pod.dcn_oversubscription, pod.topology.chips == 1
 
 
-def _places(mask: int) -> tuple[tuple[int, bool], ...]:
+def _places(mask: int) -> Places:
     """Return the dimensions and the wholeness that the bits of a mask stand for."""
     bits = (place for place in range(mask.bit_length()) if mask >> place & 1)
     return tuple((place // 2, bool(place % 2)) for place in bits)
@@ -168,45 +185,3 @@ class GroupAnswers:
 
     def _codes(self, pod: Whole, devices: Whole) -> Whole:
         return pod * self._most + np.minimum(devices, self._most - 1)
-
-
-class PlanGroups:
-    """The groups over some axes among plans.
-
-    devices: of the group of each plan.
-    """
-
-    def __init__(self, plans: PlanArrays, axes: Axes, answers: GroupAnswers) -> None:
-        """answers: of the slices of the plans."""
-        ones = np.ones(len(plans), np.int64)
-        self.devices: Whole = np.prod([ones, *(plans.mesh[axis] for axis in axes)], axis=0)
-        self._plans, self._axes, self._answers = plans, axes, answers
-        self._found: dict[Hashable, Any] = {}
-
-    def known(self, question: Hashable, answer: Callable[[GroupTable, Whole], _Answer]) -> _Answer:
-        """Return `answer(table, numbers)` for each plan, [..., plan].
-
-        question: what is asked; the answer depends on nothing else but the numbers of groups.
-        """
-        found: _Answer | None = self._found.get(question)
-        if found is None:
-            found = self._found[question] = answer(*self._numbered)
-        return found
-
-    @cached_property
-    def _numbered(self) -> tuple[GroupTable, Whole]:
-        """The table of the groups, and the number of each plan's group."""
-        plans, axes = self._plans, self._axes
-        placed = plans.footprints or {}
-        footprints = [placed[axis] for axis in axes if axis in placed]
-        if not footprints or len(footprints) < len(axes):
-            return self._answers.table, self._answers.numbers(plans.pod, self.devices)
-        sizes = np.prod([each[:, :SIZES] for each in footprints], axis=0)
-        strides = np.min([each[:, SIZES:] for each in footprints], axis=0)
-        first, of = distinct_rows((plans.pod, *sizes.T, *strides.T))
-        dies, *shape = sizes[first].T
-        own = Footprints(
-            self._answers.pods, plans.pod[first], np.stack(shape), dies, strides[first].T
-        )
-        every = np.arange(len(own))
-        return GroupTable(own.pod, own.devices, own, every, every), of

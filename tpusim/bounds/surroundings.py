@@ -1,12 +1,14 @@
 """What the bound of a collective looks at, and what it finds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tpusim.graph import Einsum
 from tpusim.hardware import DCN_PREFIX
-from tpusim.partition import CollectiveNode, ComputeNode
+from tpusim.lowering.collective_choice import CollectiveChoice
+from tpusim.lowering.passes.fuse_collectives import can_be_ring
+from tpusim.partition import CollectiveNode, ComputeNode, Node, Purpose
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind, Number, Work
 
@@ -28,6 +30,8 @@ class Transfers:
     at_once: of its links, if it starts together with the other gathers of its body.
     drained: of a reduction of a gradient, from its start to its end, whatever it is joined with.
     drained_links: of its links, if it is joined with none.
+    merged: that the core waits for the all-reduce that it is merged into, before bytes count; once
+        for all over the same axes.
     """
 
     core: Number = 0.0
@@ -38,19 +42,21 @@ class Transfers:
     at_once: Number = 0.0
     drained: Number = 0.0
     drained_links: Number = 0.0
+    merged: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What stands beside the collectives of a body.
 
-    moves, computes: the collectives and the operations of the body.
+    nodes: of the body.
+    computes: its operations, with those that quantise.
     works: of the operations, by name.
     looped, has_loop: the body is a loop's, or has one.
     seconds: of the operations, by name, once they are known.
     """
 
-    moves: Sequence[CollectiveNode]
+    nodes: Sequence[Node]
     computes: Sequence[ComputeNode]
     works: Mapping[str, Work]
     looped: bool
@@ -58,8 +64,13 @@ class Surroundings:
     seconds: dict[str, Number] = field(default_factory=dict)
     _readers: dict[str, list[ComputeNode]] = field(default_factory=dict, init=False)
     _makers: dict[str, list[ComputeNode]] = field(default_factory=dict, init=False)
+    _late: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
+        for node in self.nodes:
+            own = isinstance(node, CollectiveNode) and node.purpose is Purpose.GRADIENT
+            if own or not self._late.isdisjoint(node.reads):
+                self._late.update(node.writes)
         for compute in self.computes:
             self._makers.setdefault(compute.op.name, []).append(compute)
             for key in dict.fromkeys(compute.reads):
@@ -74,7 +85,22 @@ class Surroundings:
     def matmuls(self, node: CollectiveNode) -> Sequence[ComputeNode]:
         """Return these operations, if each can be a ring of matmuls; else none."""
         found = self.beside(node)
-        return found if all(isinstance(c.op, Einsum) and not c.op.ragged for c in found) else ()
+        return found if all(can_be_ring(each.op) for each in found) else ()
+
+    def choice(self, node: CollectiveNode) -> CollectiveChoice:
+        """Return what the way of a collective depends on besides the lowering of its group."""
+        made = self._makers.get(node.maker)
+        op = made[-1].op if made else None
+        return CollectiveChoice.of(node, op, beside_loop=self.has_loop, looped=self.looped)
+
+    @property
+    def moves(self) -> Iterator[CollectiveNode]:
+        """The collectives of the body."""
+        return (node for node in self.nodes if isinstance(node, CollectiveNode))
+
+    def is_late(self, node: CollectiveNode) -> bool:
+        """Return True if something follows or precedes a reduction of a gradient in another."""
+        return not self._late.isdisjoint(node.reads) or bool(self.others(node))
 
     @property
     def is_grouped(self) -> bool:

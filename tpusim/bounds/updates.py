@@ -55,7 +55,7 @@ class UpdateSeconds:
         total: Number = 0.0
         for op, times in _operations(ops, looped=not self.plan.active_schedule):
             if isinstance(op, Compute):
-                total = total + times * work_seconds(op.work, transfers.rings.device)
+                total = total + times * work_seconds(op.work, transfers.rings.pod.chip.device)
             elif isinstance(op, Collective) and not self.plan.active_schedule:
                 total = total + times * transfers.waited(op)
         return total

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from tpusim.bounds.plan_arrays import PlanArrays
 from tpusim.costs import work_seconds
-from tpusim.frames import accumulator, addition, trained, updates_of
+from tpusim.frames import accumulator, addition, cast_weights, trained, updates_of
 from tpusim.hardware import Chip
 from tpusim.lowering import GradientDeps
 from tpusim.lowering.loop_stacks import stack_copies
 from tpusim.lowering.on_chip import without_on_chip
 from tpusim.lowering.on_chip_buffers import on_chip_room
 from tpusim.lowering.op_work import buffer_bytes, work_of
-from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
-from tpusim.lowering.passes.transfer_dtypes import cast_before, reduced_in
+from tpusim.lowering.operand_dtypes import cast_before, mark_quantised, reduced_in
+from tpusim.lowering.passes.quantise import insert_quantisations
 from tpusim.partition import (
     CollectiveNode,
     ComputeNode,
@@ -138,8 +138,8 @@ class WorkSeconds:
     def cast(self, weights: tuple[StoredWeight, ...]) -> Number:
         """Return the seconds to cast the weights' shards to the dtype in which they are used."""
         shards = cast_before(self.partitioned, self.plan.dtypes)
-        updates = updates_of(self.plan, self.sizes)
-        op = updates.cast(tuple(w for w in weights if w.name in shards))
+        some = tuple(w for w in weights if w.name in shards)
+        op = cast_weights(some, self.plan.numerics, self.sizes)
         return work_seconds(op.work, self.device) if op else 0.0
 
     def stored(self, weights: tuple[StoredWeight, ...], summed: NDArray[np.float64]) -> Number:

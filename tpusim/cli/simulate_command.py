@@ -70,6 +70,8 @@ def simulate_run_file(
     parts = [summary(result, ideal)]
     if run.notes:
         parts.append("\n".join(line for note in run.notes for line in entry("note", note)))
+    if run.measured is not None:
+        parts.append("\n".join(run.measured.beside(result.step_time_s)))
     parts += extra_parts(result, folder, explanation, program=program, stats=stats)
     return "\n\n".join(parts)
 

@@ -184,7 +184,7 @@ def scaling(
         option("--axis", "NAME", "The axis that grows with the chips; else the batch's."),
     ] = None,
     measured: Annotated[
-        str | None, option("--measured", "RUNS.csv", "Measured runs; else published ones.")
+        str | None, option("--measured", "RUNS", "Measured runs; else published ones.")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -250,7 +250,9 @@ def _write_scaling(found: "Scaling", folder: Path) -> None:
 @app.command()
 @garbage_collector_on()
 def validate(
-    runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one per row.")],
+    runs: Annotated[
+        str, typer.Argument(metavar="RUNS", help="A folder of measured run files, or a table.")
+    ],
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Also write the tables there.")
     ] = None,

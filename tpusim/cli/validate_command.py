@@ -7,7 +7,7 @@ from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_progress
 from tpusim.report import check_folder
-from tpusim.validation import validate_file
+from tpusim.validation import validate
 from tpusim.validation.validation_files import write_validation
 
 
@@ -20,7 +20,7 @@ def validate_runs(
     as_json: bool,
     quiet: bool,
 ) -> tuple[str, int]:
-    """Return the comparison with the measured runs of a file, and the exit code.
+    """Return the comparison with the measured runs of a folder or a table, and the exit code.
 
     The code is 1 for a defect of tpusim, and, unless failures are allowed, for a run that cannot
     be simulated. A folder gets the tables.
@@ -28,7 +28,7 @@ def validate_runs(
     if folder is not None:
         check_folder(folder)
     with show_progress("validate", "runs", quiet=quiet) as progress:
-        found = validate_file(path, without, progress)
+        found = validate(path, without_passes=without, progress=progress)
     answer = json_text(found.statistics) if as_json else str(found)
     if folder is not None:
         with printed_on(None):

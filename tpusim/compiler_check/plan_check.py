@@ -68,11 +68,6 @@ def flags_of(plan: Plan) -> dict[str, Option]:
     return {} if plan.compiler.collective_matmul else dict(COLLECTIVE_MATMUL_OFF)
 
 
-def device_step(plan: Plan) -> Plan:
-    """Return the plan without what its host does between steps, of which a program has nothing."""
-    return plan.replace(loop="asynchronous", input_s=0.0)
-
-
 @checked_call
 def check(
     model: Architecture | str,
@@ -101,18 +96,13 @@ def check(
     check_time_limit(time_limit)
     chosen = check_options({**flags_of(plan), **(compiler_options or {})})
     step = export_step(model, plan, pod)
-    planned = simulate(model, device_step(plan), pod)
-    asked = StepCompilation(
-        step=step,
-        name=model.name,
-        mesh=plan.active_axes or dict(plan.mesh),
-        pod=pod,
-        placement=planned.placement,
-        options=chosen,
-        full=full,
-        time_limit=time_limit,
+    on_device = plan.replace(loop="asynchronous", input_s=0.0)  # as a program has no host's work
+    planned = simulate(model, on_device, pod)
+    compiled = compile_step(
+        StepCompilation(
+            step=step, planned=planned, options=chosen, full=full, time_limit=time_limit
+        )
     )
-    compiled = compile_step(asked)
     program = simulate(compiled)
     return PlanCheck(
         step=step,

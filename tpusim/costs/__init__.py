@@ -5,115 +5,55 @@ its seconds; `program_costs` makes a program's tasks of them. Equations are pure
 numbers or arrays of them.
 """
 
-from tpusim.costs.collective import (
-    BEST_ALGORITHM,
-    best_route,
-    collective_seconds,
-    delay_seconds,
-    link_seconds,
-    route_seconds,
-)
-from tpusim.costs.compute import (
-    attention_seconds,
-    group_seconds,
-    matmul_seconds,
-)
-from tpusim.costs.convolution import (
-    convolution_seconds,
-    fastest_way,
-    is_depthwise,
-    useful_share,
-)
-from tpusim.costs.device_classes import cost_classes
-from tpusim.costs.links import DCN, DIE_LINKS, FROM_HOST, ICI, TO_HOST, capacities
-from tpusim.costs.network_tasks import (
-    CollectiveCosts,
-    KnownParts,
-    TransferPart,
-    collective_key,
-)
-from tpusim.costs.program_costs import cost_program, cost_programs, work_seconds
-from tpusim.costs.route import (
-    BUSIEST_WEIGHT,
-    CollectiveRoute,
-    RouteMessages,
-    dcn_route,
-    listed_route,
-    route,
-    shift_route,
-)
-from tpusim.costs.tasks import (
-    CORE,
-    DISPATCH,
-    HBM,
-    HOST_LABEL,
-    INPUT,
-    ON_HOST,
-    SKEW,
-    STRAGGLERS,
-    CostedProgram,
-    MessageTask,
-    Task,
-    TaskLoop,
-    TaskOp,
-    TaskSegment,
-    TopTask,
-    alone_seconds,
-    core_seconds,
-    first_phase,
-)
-
-__all__ = [
-    "BEST_ALGORITHM",
-    "BUSIEST_WEIGHT",
-    "CORE",
-    "DCN",
-    "DIE_LINKS",
-    "DISPATCH",
-    "FROM_HOST",
-    "HBM",
-    "HOST_LABEL",
-    "ICI",
-    "INPUT",
-    "ON_HOST",
-    "SKEW",
-    "STRAGGLERS",
-    "TO_HOST",
-    "CollectiveCosts",
-    "CollectiveRoute",
-    "CostedProgram",
-    "KnownParts",
-    "MessageTask",
-    "RouteMessages",
-    "Task",
-    "TaskLoop",
-    "TaskOp",
-    "TaskSegment",
-    "TopTask",
-    "TransferPart",
-    "alone_seconds",
-    "attention_seconds",
-    "best_route",
-    "capacities",
-    "collective_key",
-    "collective_seconds",
-    "convolution_seconds",
-    "core_seconds",
-    "cost_classes",
-    "cost_program",
-    "cost_programs",
-    "dcn_route",
-    "delay_seconds",
-    "fastest_way",
-    "first_phase",
-    "group_seconds",
-    "is_depthwise",
-    "link_seconds",
-    "listed_route",
-    "matmul_seconds",
-    "route",
-    "route_seconds",
-    "shift_route",
-    "useful_share",
-    "work_seconds",
-]
+from tpusim.costs.collective import BEST_ALGORITHM as BEST_ALGORITHM
+from tpusim.costs.collective import best_route as best_route
+from tpusim.costs.collective import collective_seconds as collective_seconds
+from tpusim.costs.collective import delay_seconds as delay_seconds
+from tpusim.costs.collective import link_seconds as link_seconds
+from tpusim.costs.collective import route_seconds as route_seconds
+from tpusim.costs.compute import attention_seconds as attention_seconds
+from tpusim.costs.compute import group_seconds as group_seconds
+from tpusim.costs.compute import matmul_seconds as matmul_seconds
+from tpusim.costs.convolution import convolution_seconds as convolution_seconds
+from tpusim.costs.convolution import fastest_way as fastest_way
+from tpusim.costs.convolution import is_depthwise as is_depthwise
+from tpusim.costs.convolution import useful_share as useful_share
+from tpusim.costs.device_classes import cost_classes as cost_classes
+from tpusim.costs.links import DCN as DCN
+from tpusim.costs.links import DIE_LINKS as DIE_LINKS
+from tpusim.costs.links import FROM_HOST as FROM_HOST
+from tpusim.costs.links import ICI as ICI
+from tpusim.costs.links import TO_HOST as TO_HOST
+from tpusim.costs.links import capacities as capacities
+from tpusim.costs.network_tasks import CollectiveCosts as CollectiveCosts
+from tpusim.costs.network_tasks import KnownParts as KnownParts
+from tpusim.costs.network_tasks import TransferPart as TransferPart
+from tpusim.costs.network_tasks import collective_key as collective_key
+from tpusim.costs.program_costs import cost_program as cost_program
+from tpusim.costs.program_costs import cost_programs as cost_programs
+from tpusim.costs.program_costs import work_seconds as work_seconds
+from tpusim.costs.route import BUSIEST_WEIGHT as BUSIEST_WEIGHT
+from tpusim.costs.route import CollectiveRoute as CollectiveRoute
+from tpusim.costs.route import RouteMessages as RouteMessages
+from tpusim.costs.route import dcn_route as dcn_route
+from tpusim.costs.route import listed_route as listed_route
+from tpusim.costs.route import route as route
+from tpusim.costs.route import shift_route as shift_route
+from tpusim.costs.tasks import CORE as CORE
+from tpusim.costs.tasks import DISPATCH as DISPATCH
+from tpusim.costs.tasks import HBM as HBM
+from tpusim.costs.tasks import HOST_LABEL as HOST_LABEL
+from tpusim.costs.tasks import INPUT as INPUT
+from tpusim.costs.tasks import ON_HOST as ON_HOST
+from tpusim.costs.tasks import SKEW as SKEW
+from tpusim.costs.tasks import STRAGGLERS as STRAGGLERS
+from tpusim.costs.tasks import CostedProgram as CostedProgram
+from tpusim.costs.tasks import MessageTask as MessageTask
+from tpusim.costs.tasks import Task as Task
+from tpusim.costs.tasks import TaskLoop as TaskLoop
+from tpusim.costs.tasks import TaskOp as TaskOp
+from tpusim.costs.tasks import TaskSegment as TaskSegment
+from tpusim.costs.tasks import TopTask as TopTask
+from tpusim.costs.tasks import alone_seconds as alone_seconds
+from tpusim.costs.tasks import core_seconds as core_seconds
+from tpusim.costs.tasks import first_phase as first_phase

@@ -7,64 +7,43 @@ follows from it), in this order; `run_lanes` ties them together. Pipelines add `
 and `hops`. Hosts that feed a repeated step are `hosts`.
 """
 
-from tpusim.engine.clock import picoseconds, whole_bytes
-from tpusim.engine.compile_lane import LinkNumbers, compile_lane, link_numbers, task_numbers
-from tpusim.engine.flows import fair_rates
-from tpusim.engine.fold import Fold
-from tpusim.engine.hosts import HostLine, HostRun, HostStage, feed
-from tpusim.engine.instructions import ON_CORE, LaneCode, LoopEnd, LoopStart, TaskNumbers, TaskStep
-from tpusim.engine.journal import CallTimes, Level, RepeatLevel
-from tpusim.engine.lane import Race, StalledError
-from tpusim.engine.memory import HeldTensor, LaneMemory, MemoryChange
-from tpusim.engine.run_lanes import (
-    NETWORK_MODES,
-    CodeRun,
-    NetworkMode,
-    check_network_mode,
-    run,
-)
-from tpusim.engine.stage_code import PipelineCode, StageCode, compile_pipeline, has_calls
-from tpusim.engine.timeline import BUBBLE, LinkUse, Record, Stats, Timeline
-
-__all__ = [
-    "BUBBLE",
-    "NETWORK_MODES",
-    "ON_CORE",
-    "CallTimes",
-    "CodeRun",
-    "Fold",
-    "HeldTensor",
-    "HostLine",
-    "HostRun",
-    "HostStage",
-    "LaneCode",
-    "LaneMemory",
-    "Level",
-    "LinkNumbers",
-    "LinkUse",
-    "LoopEnd",
-    "LoopStart",
-    "MemoryChange",
-    "NetworkMode",
-    "PipelineCode",
-    "Race",
-    "Record",
-    "RepeatLevel",
-    "StageCode",
-    "StalledError",
-    "Stats",
-    "TaskNumbers",
-    "TaskStep",
-    "Timeline",
-    "check_network_mode",
-    "compile_lane",
-    "compile_pipeline",
-    "fair_rates",
-    "feed",
-    "has_calls",
-    "link_numbers",
-    "picoseconds",
-    "run",
-    "task_numbers",
-    "whole_bytes",
-]
+from tpusim.engine.clock import picoseconds as picoseconds
+from tpusim.engine.clock import whole_bytes as whole_bytes
+from tpusim.engine.compile_lane import LinkNumbers as LinkNumbers
+from tpusim.engine.compile_lane import compile_lane as compile_lane
+from tpusim.engine.compile_lane import link_numbers as link_numbers
+from tpusim.engine.compile_lane import task_numbers as task_numbers
+from tpusim.engine.flows import fair_rates as fair_rates
+from tpusim.engine.fold import Fold as Fold
+from tpusim.engine.hosts import HostLine as HostLine
+from tpusim.engine.hosts import HostRun as HostRun
+from tpusim.engine.hosts import HostStage as HostStage
+from tpusim.engine.hosts import feed as feed
+from tpusim.engine.instructions import ON_CORE as ON_CORE
+from tpusim.engine.instructions import LaneCode as LaneCode
+from tpusim.engine.instructions import LoopEnd as LoopEnd
+from tpusim.engine.instructions import LoopStart as LoopStart
+from tpusim.engine.instructions import TaskNumbers as TaskNumbers
+from tpusim.engine.instructions import TaskStep as TaskStep
+from tpusim.engine.journal import CallTimes as CallTimes
+from tpusim.engine.journal import Level as Level
+from tpusim.engine.journal import RepeatLevel as RepeatLevel
+from tpusim.engine.lane import Race as Race
+from tpusim.engine.lane import StalledError as StalledError
+from tpusim.engine.memory import HeldTensor as HeldTensor
+from tpusim.engine.memory import LaneMemory as LaneMemory
+from tpusim.engine.memory import MemoryChange as MemoryChange
+from tpusim.engine.run_lanes import NETWORK_MODES as NETWORK_MODES
+from tpusim.engine.run_lanes import CodeRun as CodeRun
+from tpusim.engine.run_lanes import NetworkMode as NetworkMode
+from tpusim.engine.run_lanes import check_network_mode as check_network_mode
+from tpusim.engine.run_lanes import run as run
+from tpusim.engine.stage_code import PipelineCode as PipelineCode
+from tpusim.engine.stage_code import StageCode as StageCode
+from tpusim.engine.stage_code import compile_pipeline as compile_pipeline
+from tpusim.engine.stage_code import has_calls as has_calls
+from tpusim.engine.timeline import BUBBLE as BUBBLE
+from tpusim.engine.timeline import LinkUse as LinkUse
+from tpusim.engine.timeline import Record as Record
+from tpusim.engine.timeline import Stats as Stats
+from tpusim.engine.timeline import Timeline as Timeline

@@ -33,7 +33,7 @@ from tpusim.graph import (
     TokenRouting,
     plain_dim,
 )
-from tpusim.lowering.passes.quantise import may_be_quantised
+from tpusim.lowering.operand_dtypes import may_be_quantised
 from tpusim.partition import Layout
 from tpusim.partition.lookups import exchanged_tables
 from tpusim.partition.split import contraction

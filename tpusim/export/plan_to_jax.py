@@ -9,7 +9,7 @@ from tpusim.export.step_source import ExportedStep, step_source
 from tpusim.graph import layer_count
 from tpusim.hardware import Slice, check_mesh
 from tpusim.models import Architecture
-from tpusim.pipeline import check_circular
+from tpusim.pipeline import CircularShape
 from tpusim.pipeline.planned_step import forward_graph
 from tpusim.plan import (
     CIRCULAR,
@@ -35,7 +35,8 @@ def export_step(model: Architecture, plan: Plan, pod: Slice) -> ExportedStep:
     check_sayable(plan)
     graph = forward_graph(model, stage_plan(plan))
     if plan.active_schedule:
-        check_circular(plan, plan.pipeline.virtual_stages)
+        chunks = plan.pipeline.virtual_stages
+        CircularShape(plan.stages, plan.microbatches, chunks).check(chunks)
         part_bounds(plan, layer_count(graph), model.name)  # refuses layers that do not divide
     return step_source(step_context(graph, plan), pod)
 

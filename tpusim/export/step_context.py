@@ -190,17 +190,10 @@ def _named(ops: tuple[Op, ...], plan: Plan) -> Iterator[str]:
 
 
 def _saved_by_name(op: Einsum, plan: Plan) -> bool:
+    """Return True for a matmul that JAX's policy does not save; of experts, one with a weight."""
     quantised = plan.dtypes.quantised
     if plan.remat.policy == "minimal":
-        return _per_expert(op) or (quantised and _of_weight(op))
+        per_expert = bool(set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims))
+        of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
+        return of_weight and (per_expert or quantised)
     return plan.remat.policy == "dots" and (op.ragged or quantised)
-
-
-def _per_expert(op: Einsum) -> bool:
-    """Return True for a matmul with a weight that shares a dimension with all three tensors."""
-    shared = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
-    return bool(shared) and _of_weight(op)
-
-
-def _of_weight(op: Einsum) -> bool:
-    return any(tensor.role is TensorRole.PARAM for tensor in op.inputs)

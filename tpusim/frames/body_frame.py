@@ -7,15 +7,17 @@ from tpusim.graph import Graph
 from tpusim.lowering import BodyChoices
 from tpusim.partition import (
     DTYPE_BYTES,
+    STATE,
     LocalShape,
     PartitionedGraph,
     Sizes,
+    StoredState,
     StoredWeight,
     buffers_of,
     loads,
 )
 from tpusim.plan import Numerics
-from tpusim.program import Alloc, Transfer, TransferKind
+from tpusim.program import Alloc, Compute, Transfer, TransferKind, VectorWork
 
 
 def sizes_of(graph: Graph, choices: BodyChoices) -> Sizes:
@@ -45,6 +47,37 @@ def stored_weights(
         padding = sizes.padding(weight.updated)
         allocs.append(Alloc(weight.name, stored, "weights", stored * padding))
     return tuple(allocs)
+
+
+def stored_states(states: Iterable[StoredState], sizes: Sizes) -> tuple[Alloc, ...]:
+    """Return the allocations of states, which steps update in place."""
+    allocs = []
+    for state in states:
+        nbytes = state.copies * sizes.nbytes(state.local, state.dtype)
+        allocs.append(Alloc(state.name, nbytes, STATE, nbytes * sizes.padding(state.local)))
+    return tuple(allocs)
+
+
+def cast_weights(
+    weights: tuple[StoredWeight, ...], numerics: Numerics, sizes: Sizes
+) -> Compute | None:
+    """Return the cast of these local weights to the compute dtype, once per step.
+
+    None where they are stored so, or where there are none.
+    """
+    if numerics.param == numerics.compute or not weights:
+        return None
+    counts = [weight.copies * sizes.elements(weight.updated) for weight in weights]
+    elements = sum(counts)
+    empty = sum(n * sizes.padding(w.updated) for n, w in zip(counts, weights, strict=True))
+    item = DTYPE_BYTES[numerics.compute]
+    return Compute(
+        name="cast_weights",
+        phase=Phase.FORWARD,
+        scope="cast_weights",
+        work=VectorWork(elements * DTYPE_BYTES[numerics.param], elements * item, elements),
+        allocs=(Alloc("cast_weights", elements * item, "cast weights", empty * item),),
+    )
 
 
 def infeed(

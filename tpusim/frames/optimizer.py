@@ -135,25 +135,6 @@ class Updates:
             allocs.append(Alloc(f"{weight.name}/moments", state, "optimizer state", padded))
         return tuple(allocs)
 
-    def cast(self, weights: tuple[StoredWeight, ...]) -> Compute | None:
-        """Return the cast of these local weights to the compute dtype, once per step.
-
-        None where they are stored so, or where there are none.
-        """
-        if self.numerics.param == self.numerics.compute or not weights:
-            return None
-        counts = [weight.copies * self.sizes.elements(weight.updated) for weight in weights]
-        elements = sum(counts)
-        empty = sum(n * self.sizes.padding(w.updated) for n, w in zip(counts, weights, strict=True))
-        item = DTYPE_BYTES[self.numerics.compute]
-        return Compute(
-            name="cast_weights",
-            phase=Phase.FORWARD,
-            scope="cast_weights",
-            work=VectorWork(elements * DTYPE_BYTES[self.numerics.param], elements * item, elements),
-            allocs=(Alloc("cast_weights", elements * item, "cast weights", empty * item),),
-        )
-
     def clip(
         self,
         weights: tuple[StoredWeight, ...],

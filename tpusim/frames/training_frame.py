@@ -11,7 +11,7 @@ from typing import Self
 
 from tpusim.base.phase import Phase
 from tpusim.frames.accumulate import accumulate_microbatches
-from tpusim.frames.body_frame import infeed, sizes_of
+from tpusim.frames.body_frame import cast_weights, infeed, sizes_of, stored_states
 from tpusim.frames.late_reductions import Reduced, reduce_once
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
@@ -114,7 +114,10 @@ class TrainingFrame:
                     self.gathers(partitioned.weights, shards),
                 ),
             ),
-            resident=self.updates.resident(partitioned.weights),
+            resident=(
+                *self.updates.resident(partitioned.weights),
+                *stored_states(partitioned.states, self.sizes),
+            ),
         )
 
     def reduced(self, weights: Sequence[StoredWeight], sums: GradientDeps) -> Reduced:
@@ -162,7 +165,9 @@ class TrainingFrame:
         whole: the gathers of weights that are updated in parts.
         """
         updates = self.updates
-        cast = updates.cast(tuple(w for w in weights if w.name in shards))
+        cast = cast_weights(
+            tuple(w for w in weights if w.name in shards), self.plan.numerics, self.sizes
+        )
         copies = [cast.allocs[0].tensor] if cast else []
         freed = {tensor for op in whole for tensor in op.frees}
         copies += [a.tensor for op in whole for a in op.allocs if a.tensor not in freed]

@@ -4,9 +4,10 @@ from tpusim.graph.attention import Attention
 from tpusim.graph.backward import training_step
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution, Pool, WindowsRead
+from tpusim.graph.forward_pass import forward_pass
 from tpusim.graph.function import ADD, COPY, PARTS, REPEAT, Function, function
 from tpusim.graph.gather import Gather, Scatter
-from tpusim.graph.graph import Graph, Parameter, executed_flops, model_flops, walk
+from tpusim.graph.graph import LOSS, Graph, Parameter, executed_flops, model_flops, walk
 from tpusim.graph.layer_row import LayerRow, layer_count, layer_row
 from tpusim.graph.matrices import Matrix, layer_matrices
 from tpusim.graph.model_parts import (
@@ -22,6 +23,7 @@ from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
 from tpusim.graph.repeat_heads import COPIES, NARROW, with_repeated_keys
 from tpusim.graph.reshape import Reshape
+from tpusim.graph.state import StateUpdate
 from tpusim.graph.tensor import (
     COMPUTE,
     INPUT,
@@ -51,6 +53,7 @@ __all__ = [
     "INPUT",
     "KEYS",
     "LAYER_IN",
+    "LOSS",
     "NARROW",
     "PARTS",
     "PART_DOT",
@@ -80,6 +83,7 @@ __all__ = [
     "Reshape",
     "Scan",
     "Scatter",
+    "StateUpdate",
     "Tensor",
     "TensorRole",
     "Tiling",
@@ -87,6 +91,7 @@ __all__ = [
     "WindowsRead",
     "chunk_of_model",
     "executed_flops",
+    "forward_pass",
     "function",
     "is_sequence",
     "joint_of_model",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tpusim.base.phase import Phase
 from tpusim.graph.contractions import Einsum
-from tpusim.graph.graph import Graph
+from tpusim.graph.graph import LOSS, Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import Remat, check_saved_names, recompute
@@ -44,7 +44,10 @@ def training_step(
     for tensor in wanted:
         sweep.total(tensor)
     return replace(
-        graph, ops=forward + tuple(sweep.ops), gradients=tuple(sweep.parameter_gradients.items())
+        graph,
+        ops=forward + tuple(sweep.ops),
+        outputs=((LOSS, loss),),
+        gradients=tuple(sweep.parameter_gradients.items()),
     )
 
 

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from tpusim.base.errors import ModelError
 from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution
 from tpusim.graph.ops import Op, Scan
+from tpusim.graph.state import StateUpdate
 from tpusim.graph.tensor import (
     JOINT,
     DimSizes,
@@ -19,10 +21,13 @@ from tpusim.graph.tensor import (
     whole_dim,
 )
 
+LOSS = "loss"
+"""The name of the output that a backward pass starts from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A weight, and the number of its kind in the model (one per layer for those of a scan)."""
+    """A weight or a state, and how many the model has: one per layer for those of a scan."""
 
     tensor: Tensor
     copies: int
@@ -34,7 +39,7 @@ class Graph:
 
     dims: (name, size) of each dimension.
     ops: operations, each after those that make its inputs.
-    loss: tensor that the backward pass starts from.
+    outputs: (name, tensor) of each output; the loss is one, if there is one.
     gradients: (parameter's name, its gradient) pairs of a training step.
     results: names of tensors that are read elsewhere.
     """
@@ -42,7 +47,7 @@ class Graph:
     name: str
     dims: tuple[tuple[str, int], ...]
     ops: tuple[Op, ...]
-    loss: Tensor
+    outputs: tuple[tuple[str, Tensor], ...] = ()
     gradients: tuple[tuple[str, Tensor], ...] = ()
     results: tuple[str, ...] = ()
 
@@ -52,10 +57,30 @@ class Graph:
         return dict(self.dims)
 
     @property
+    def loss(self) -> Tensor:
+        """The tensor that a backward pass starts from. Raise ModelError if there is none."""
+        if LOSS not in (found := dict(self.outputs)):
+            named = ", ".join(found) or "nothing"
+            raise ModelError(
+                f"the graph {self.name} has no loss to train by, only {named}; return a tensor "
+                "from `forward`"
+            )
+        return found[LOSS]
+
+    @property
+    def states(self) -> tuple[Parameter, ...]:
+        """The states in order of first use, as `parameters`: one per iteration of a scan."""
+        found: dict[str, Parameter] = {}
+        for state in _held(self.ops, TensorRole.STATE):
+            found.setdefault(state.tensor.name, state)
+        made = {op.output.name for op, _ in walk(self.ops) if isinstance(op, StateUpdate)}
+        return tuple(state for name, state in found.items() if name not in made)
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The weights in order of first use; a weight used twice is there once."""
         found: dict[str, Parameter] = {}
-        for parameter in _parameters(self.ops):
+        for parameter in _held(self.ops, TensorRole.PARAM):
             found.setdefault(parameter.tensor.name, parameter)
         return tuple(found.values())
 
@@ -126,13 +151,13 @@ def _read_whole(ops: tuple[Op, ...]) -> Iterator[Tensor]:
             yield from (tensor for tensor in _read_whole(op.body) if tensor.name not in slices)
 
 
-def _parameters(ops: tuple[Op, ...]) -> Iterator[Parameter]:
-    """Yield the weights that operations read: one per iteration of a scan, unless shared."""
+def _held(ops: tuple[Op, ...], role: TensorRole) -> Iterator[Parameter]:
+    """Yield the weights or states that operations read: one per iteration, unless shared."""
     for op in ops:
-        yield from (Parameter(tensor, 1) for tensor in op.inputs if tensor.role is TensorRole.PARAM)
+        yield from (Parameter(tensor, 1) for tensor in op.inputs if tensor.role is role)
         if isinstance(op, Scan):
             own = {tensor.name for tensor in op.shared}
-            for inner in _parameters(op.body):
+            for inner in _held(op.body, role):
                 if inner.tensor.name not in own:
                     yield replace(inner, copies=op.trips * inner.copies)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tpusim.base.phase import Phase
 from tpusim.graph.backward import training_step
 from tpusim.graph.function import COPY
-from tpusim.graph.graph import Graph
+from tpusim.graph.graph import LOSS, Graph
 from tpusim.graph.layer_row import LayerRow, layer_inputs, layer_row, read_of_outside
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
@@ -160,7 +160,8 @@ class _PartBuilder:
     ) -> ModelPart:
         """Return the part of some operations, those of the loss (`behind`) last."""
         graph = self.row.graph
-        forward = replace(graph, ops=(*ahead, *behind), loss=graph.loss if behind else made[0])
+        output = graph.loss if behind else made[0]
+        forward = replace(graph, ops=(*ahead, *behind), outputs=((LOSS, output),))
         forward = self.tiled(forward) if behind else forward
         read = {tensor.name for op in forward.ops for tensor in op.inputs}
         arriving = [_arriving(t, read) for t in self._trained(made, origin)]

@@ -15,6 +15,7 @@ from tpusim.graph.convolution import Convolution, Pool
 from tpusim.graph.gather import Gather, Scatter
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.reshape import Reshape
+from tpusim.graph.state import StateUpdate
 from tpusim.graph.tensor import Tensor
 from tpusim.graph.token_routing import TokenRouting
 
@@ -85,5 +86,6 @@ Op: TypeAlias = (
     | Scatter
     | Attention
     | TokenRouting
+    | StateUpdate
     | Scan
 )

@@ -38,10 +38,14 @@ _PART_MARK = "/"
 
 
 class TensorRole(StrEnum):
-    """The role of a tensor in the training step."""
+    """The role of a tensor in a step.
+
+    A state stays in HBM from step to step and is updated in place.
+    """
 
     PARAM = "param"
     INPUT = "input"
+    STATE = "state"
     ACTIVATION = "activation"
     GRADIENT = "gradient"
 
@@ -71,8 +75,9 @@ class Tensor:
 
     @property
     def differentiable(self) -> bool:
-        """True if it has a gradient: inputs, booleans and stopped uses have none."""
-        return not (self.role is TensorRole.INPUT or self.dtype == "pred" or self.stopped)
+        """True if it has a gradient: inputs, states, booleans and stopped uses have none."""
+        constant = self.role in (TensorRole.INPUT, TensorRole.STATE)
+        return not (constant or self.dtype == "pred" or self.stopped)
 
     @property
     def saved_dtype(self) -> str:

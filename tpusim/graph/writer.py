@@ -20,11 +20,12 @@ from typing import Any
 from tpusim.base.errors import ModelError, nearest
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.function import ADD, ZEROS
-from tpusim.graph.graph import Graph
+from tpusim.graph.graph import LOSS, Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import LAYER_IN
 from tpusim.graph.reshape import Reshape
+from tpusim.graph.state import StateUpdate
 from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
 
 
@@ -35,6 +36,7 @@ class GraphWriter:
     sizes: the size of each dimension; those of a part are `part.dimension`.
     prefix: text before the names of operations and tensors, such as `layer/`.
     within: the part whose dimensions are meant, such as `image`; empty for the whole model.
+    outputs: the results so far that have a name besides the loss.
     """
 
     name: str
@@ -42,6 +44,7 @@ class GraphWriter:
     prefix: str = ""
     within: str = ""
     ops: list[Op] = field(default_factory=list)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
 
     def size(self, **sizes: int) -> None:
         """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
@@ -112,6 +115,40 @@ class GraphWriter:
     def input(self, short: str, dims: Sequence[str], dtype: str = "s32") -> Tensor:
         """Return a tensor that the host gives each step."""
         return self.tensor(short, dims, dtype, role=TensorRole.INPUT)
+
+    def output(self, short: str, x: Tensor) -> Tensor:
+        """Name a result of the model, such as `logits`; return it.
+
+        The forward pass alone makes these, and what only the loss needs is left out of it.
+        """
+        self.outputs[f"{self.prefix}{short}"] = x
+        return x
+
+    def state(self, short: str, *dims: str, dtype: str = COMPUTE) -> Tensor:
+        """Return a tensor that stays in HBM from step to step, as its last `update` left it.
+
+        A layer has one of its own, as it has of its weights.
+        """
+        return Tensor(f"{self.prefix}{short}", self.dims(dims), TensorRole.STATE, dtype)
+
+    def update(self, short: str, state: Tensor, value: Tensor) -> Tensor:
+        """Write the update of a state in place; return the state after it.
+
+        value: has the dimensions of the state, or lacks those along which it is written at one
+            position.
+
+        Raise ModelError for a value of other dimensions, and for a tensor that is no state.
+        """
+        if state.role is not TensorRole.STATE:
+            raise ModelError(f"{self.name} updates {state.name}, which is no state; see w.state")
+        if more := [dim for dim in value.dims if dim not in state.dims]:
+            raise ModelError(
+                f"{self.name} writes {value} into {state}, which has no {', '.join(more)}; view it "
+                "with the dimensions of the state"
+            )
+        made = replace(state, name=f"{self.prefix}{short}")
+        self.write(StateUpdate(f"{self.prefix}{short}", state, value, made))
+        return made
 
     def stop(self, x: Tensor) -> Tensor:
         """Return `x` for readers that pass no gradient on: what made it is frozen.
@@ -303,13 +340,13 @@ class GraphWriter:
         )
         return tuple(wholes[state][1] for state in emitted)
 
-    def graph(self, loss: Tensor) -> Graph:
-        """Return the graph, whose backward pass starts from `loss`.
+    def graph(self, loss: Tensor | None = None) -> Graph:
+        """Return the graph, whose backward pass starts from `loss` if it has one.
 
-        Raise ModelError for a loss that is no tensor, and for two operations or results of one
-        name.
+        Raise ModelError for a loss that is no tensor, for a graph without loss and outputs, and
+        for two operations or results of one name.
         """
-        if not isinstance(loss, Tensor):
+        if not isinstance(loss, Tensor) and not (loss is None and self.outputs):
             raise ModelError(f"{self.name}: forward returns {loss!r}; return the loss, a tensor")
         ops = tuple(_with_bodies(self.ops))
         for name, times in Counter(op.name for op in ops).items():
@@ -327,7 +364,8 @@ class GraphWriter:
                         f"{self.name}: {other} and {op.name} both make the tensor {tensor.name}; "
                         "give the result of one of them another name"
                     )
-        return Graph(self.name, tuple(self.sizes.items()), tuple(self.ops), loss)
+        outputs = dict(self.outputs) | ({LOSS: loss} if loss is not None else {})
+        return Graph(self.name, tuple(self.sizes.items()), tuple(self.ops), tuple(outputs.items()))
 
 
 def _with_bodies(ops: Iterable[Op]) -> Iterator[Op]:
@@ -339,7 +377,8 @@ def _with_bodies(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def _read_of_outside(ops: Sequence[Op], given: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors that a body reads but neither makes nor is given, without weights."""
+    """Return what a body reads but neither makes nor is given, without weights and states."""
     own = {tensor.name for op in ops for tensor in op.outputs} | {tensor.name for tensor in given}
-    read = (tensor for op in ops for tensor in op.inputs if tensor.role is not TensorRole.PARAM)
+    kept = (TensorRole.PARAM, TensorRole.STATE)
+    read = (tensor for op in ops for tensor in op.inputs if tensor.role not in kept)
     return tuple({tensor.name: tensor for tensor in read if tensor.name not in own}.values())

@@ -1,71 +1,41 @@
 """Chips, torus topologies, slices and placements: the catalogue and pure geometry."""
 
-from tpusim.hardware.catalogue import Sourced, chip_names, load_chip, load_entries
-from tpusim.hardware.chip import DTYPES, Chip, CostConstants, Device, PeakRates
-from tpusim.hardware.chip_fields import format_shape, parse_shape
-from tpusim.hardware.chip_table import show_chip, show_chips
-from tpusim.hardware.compiler_rules import CompilerRules
-from tpusim.hardware.legality import default_shape, legal_shapes
-from tpusim.hardware.placement import (
-    DCN_PREFIX,
-    ListedGroups,
-    Placement,
-    check_mesh,
-    placement_from,
-)
-from tpusim.hardware.placement_candidates import candidates, placements
-from tpusim.hardware.slice_rules import SliceRules, can_twist
-from tpusim.hardware.slices import Slice, parse_slice
-from tpusim.hardware.slow_parts import (
-    SLOW_ADVICE,
-    SlowChip,
-    SlowLink,
-    SlowParts,
-    SlowSlice,
-    link_ends,
-    speed_words,
-)
-from tpusim.hardware.spans import DIE, Span
-from tpusim.hardware.topology import DIMENSION_NAMES, TWISTED, Topology
-
-__all__ = [
-    "DCN_PREFIX",
-    "DIE",
-    "DIMENSION_NAMES",
-    "DTYPES",
-    "SLOW_ADVICE",
-    "TWISTED",
-    "Chip",
-    "CompilerRules",
-    "CostConstants",
-    "Device",
-    "ListedGroups",
-    "PeakRates",
-    "Placement",
-    "Slice",
-    "SliceRules",
-    "SlowChip",
-    "SlowLink",
-    "SlowParts",
-    "SlowSlice",
-    "Sourced",
-    "Span",
-    "Topology",
-    "can_twist",
-    "candidates",
-    "check_mesh",
-    "chip_names",
-    "default_shape",
-    "format_shape",
-    "legal_shapes",
-    "link_ends",
-    "load_chip",
-    "load_entries",
-    "parse_shape",
-    "parse_slice",
-    "placement_from",
-    "placements",
-    "show_chip",
-    "show_chips",
-    "speed_words",
-]
+from tpusim.hardware.catalogue import Sourced as Sourced
+from tpusim.hardware.catalogue import chip_names as chip_names
+from tpusim.hardware.catalogue import load_chip as load_chip
+from tpusim.hardware.catalogue import load_entries as load_entries
+from tpusim.hardware.chip import DTYPES as DTYPES
+from tpusim.hardware.chip import Chip as Chip
+from tpusim.hardware.chip import CostConstants as CostConstants
+from tpusim.hardware.chip import Device as Device
+from tpusim.hardware.chip import PeakRates as PeakRates
+from tpusim.hardware.chip_fields import format_shape as format_shape
+from tpusim.hardware.chip_fields import parse_shape as parse_shape
+from tpusim.hardware.chip_table import show_chip as show_chip
+from tpusim.hardware.chip_table import show_chips as show_chips
+from tpusim.hardware.compiler_rules import CompilerRules as CompilerRules
+from tpusim.hardware.legality import default_shape as default_shape
+from tpusim.hardware.legality import legal_shapes as legal_shapes
+from tpusim.hardware.placement import DCN_PREFIX as DCN_PREFIX
+from tpusim.hardware.placement import ListedGroups as ListedGroups
+from tpusim.hardware.placement import Placement as Placement
+from tpusim.hardware.placement import check_mesh as check_mesh
+from tpusim.hardware.placement import placement_from as placement_from
+from tpusim.hardware.placement_candidates import candidates as candidates
+from tpusim.hardware.placement_candidates import placements as placements
+from tpusim.hardware.slice_rules import SliceRules as SliceRules
+from tpusim.hardware.slice_rules import can_twist as can_twist
+from tpusim.hardware.slices import Slice as Slice
+from tpusim.hardware.slices import parse_slice as parse_slice
+from tpusim.hardware.slow_parts import SLOW_ADVICE as SLOW_ADVICE
+from tpusim.hardware.slow_parts import SlowChip as SlowChip
+from tpusim.hardware.slow_parts import SlowLink as SlowLink
+from tpusim.hardware.slow_parts import SlowParts as SlowParts
+from tpusim.hardware.slow_parts import SlowSlice as SlowSlice
+from tpusim.hardware.slow_parts import link_ends as link_ends
+from tpusim.hardware.slow_parts import speed_words as speed_words
+from tpusim.hardware.spans import DIE as DIE
+from tpusim.hardware.spans import Span as Span
+from tpusim.hardware.topology import DIMENSION_NAMES as DIMENSION_NAMES
+from tpusim.hardware.topology import TWISTED as TWISTED
+from tpusim.hardware.topology import Topology as Topology

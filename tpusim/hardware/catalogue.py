@@ -78,6 +78,13 @@ class Sourced:
     range: tuple[str, ...] = ()
     data: str = ""
 
+    @property
+    def origin(self) -> str:
+        """The source, the data, the range and the note, as sentences."""
+        parts = [self.source, f"data: {self.data}" if self.data else ""]
+        parts += [f"range: {' to '.join(self.range)}" if self.range else "", self.note]
+        return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
 
 @dataclass(frozen=True, slots=True)
 class ChipFile:

@@ -63,7 +63,7 @@ def show_chip(name: str) -> str:
     for field, entry in entries.items():
         room = (table_width() or PAGE_WIDTH) - names - len(entry.kind) - 4
         lines.append(f"{field:<{names}}  {_written(entry):>{min(values, room)}}  {entry.kind}")
-        lines.extend(wrapped(_origin(entry), _INDENT, _INDENT))
+        lines.extend(wrapped(entry.origin, _INDENT, _INDENT))
     return "\n".join(lines)
 
 
@@ -75,13 +75,3 @@ def _kinds(entries: Mapping[str, Sourced]) -> str:
     kinds = [entry.kind for entry in entries.values()]
     counts = (f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return f"{len(kinds)} numbers, {', '.join(counts)}"
-
-
-def _origin(entry: Sourced) -> str:
-    """Return the source of a number, its data, its range and its note, as sentences."""
-    parts = [entry.source]
-    if entry.data:
-        parts.append(f"data: {entry.data}")
-    if entry.range:
-        parts.append(f"range: {' to '.join(entry.range)}")
-    return ". ".join([*(part.rstrip(".") for part in parts), entry.note]).rstrip(". ") + "."

@@ -14,10 +14,9 @@ from tpusim.lowering.gradients import GradientDeps
 from tpusim.lowering.lower_body import Bodies, BodyLowerer
 from tpusim.lowering.lowering_pass import LoweringPass
 from tpusim.lowering.offload import names
+from tpusim.lowering.operand_dtypes import cast_before, check_dtypes
 from tpusim.lowering.pass_log import PassRecord, record_passes
 from tpusim.lowering.pass_manager import all_passes, check_switches, switched_off
-from tpusim.lowering.passes.quantise import check_dtypes
-from tpusim.lowering.passes.transfer_dtypes import cast_before
 from tpusim.lowering.ring_attention import ONWARD
 
 __all__ = [

@@ -17,7 +17,7 @@ from tpusim.lowering.body_entries import (
 from tpusim.lowering.fused_results import fused_results
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
-from tpusim.partition import DTYPE_BYTES, ComputeNode, LoopNode, Node, Sizes
+from tpusim.partition import DTYPE_BYTES, STATE, ComputeNode, LoopNode, Node, Sizes
 from tpusim.program import Alloc, CollectiveKind, Mode, Number
 
 _SAVED_CATEGORIES = {
@@ -208,7 +208,8 @@ class _BodyLifetimes:
         """Allocate the entry's results, or write them over operands without a later reader."""
         over = self._overwritten(place, entry)
         for key in entry.writes:
-            if key in self.outside or key in self.inside:
+            in_place = self.memory.buffers[key].category == STATE
+            if in_place or key in self.outside or key in self.inside:
                 continue
             if key in self.added:
                 self.names[key] = self.names[self.added[key]]
@@ -316,9 +317,10 @@ def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: 
 
     Returns what a last loop holds to its end, where nothing of the body follows it. Without
     operations of the core, loops keep what they take, and so do rings, but for those within
-    another loop (`in_loop`), whose buffers are then not counted.
+    another loop (`in_loop`), whose buffers are then not counted, and not freed by what reads them.
     """
     left_over: list[str] = []
+    uncounted: set[str] = set()
     plain = [place for place, entry in enumerate(entries) if on_core(entry)]
     for place, entry in enumerate(entries):
         if not isinstance(entry, CollectiveMatmul | RingAttention | LoopNode):
@@ -326,6 +328,7 @@ def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: 
         if not plain:
             left_over += lives[place].frees
             if in_loop and not isinstance(entry, LoopNode):
+                uncounted |= {alloc.tensor for alloc in lives[place].allocs}
                 lives[place] = BufferEvents()
             continue
         life, lives[place] = lives[place], BufferEvents()
@@ -336,7 +339,9 @@ def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: 
             left_over += life.frees
         else:
             lives[plain[-1] if after is None else after].frees.extend(life.frees)
-    return left_over
+    for life in lives if uncounted else ():
+        life.frees[:] = [tensor for tensor in life.frees if tensor not in uncounted]
+    return [tensor for tensor in left_over if tensor not in uncounted]
 
 
 def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: str) -> int:

@@ -46,7 +46,7 @@ plans that were read, on 7x 2x2x2 to 4x4x4; with a `tensor` axis, those after an
 it. The head's is asynchronous too, in 40 of 40."""
 
 OBSERVED = "observed"
-"""The name that switches off all passes and table lines that serve no published run."""
+"""The name that switches off all passes and table lines that compiled programs alone showed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,17 @@ class Lowering:
     activations: str = "rule"
     fuses_epilogue: bool = False
 
+    @property
+    def gathers_in_turn(self) -> bool:
+        """True if each gather of weights starts when the one before is done (`prefetch`)."""
+        alone = self.gather is Mode.ASYNC and not self.only_mlp
+        return alone and self.overlap.prefetch_depth == 1
+
+    @property
+    def gathers_at_once(self) -> bool:
+        """True if all gathers of a body start with it, and gradients are reduced beside it."""
+        return self.offloaded and self.overlap == LAYER_AT_ONCE
+
 
 @dataclass(frozen=True, slots=True)
 class TableLine:
@@ -106,7 +117,7 @@ class TableLine:
     tiled: True if weights are sharded over all axes of the mesh.
     min_size, max_size: devices of the group.
     slices: slices that the program runs on.
-    observed: seen in a compiled program, but in no published run; it can be switched off.
+    observed: a compiled program alone showed it; it can be switched off.
     """
 
     lowering: Lowering

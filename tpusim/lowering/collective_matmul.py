@@ -19,8 +19,7 @@ from dataclasses import replace
 from tpusim.graph import Einsum
 from tpusim.lowering.body_entries import CollectiveMatmul
 from tpusim.lowering.op_work import Buffers, flops_of, operand_bytes, vector_of, work_of
-from tpusim.lowering.passes.quantise import is_quantised, quantisation
-from tpusim.lowering.passes.transfer_dtypes import conversion
+from tpusim.lowering.operand_dtypes import conversion, is_quantised, quantisation
 from tpusim.network import Algorithm
 from tpusim.partition import Purpose, Sizes
 from tpusim.program import (

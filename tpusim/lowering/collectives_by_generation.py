@@ -11,9 +11,10 @@ compiler's habits, not hardware, and a new compiler may change them.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from tpusim.hardware import Chip
+from tpusim.hardware import Chip, Slice
 from tpusim.lowering.collective_lowering import (
     IDEAL,
     LAYER_AT_ONCE,
@@ -21,7 +22,7 @@ from tpusim.lowering.collective_lowering import (
     Lowering,
     TableLine,
 )
-from tpusim.lowering.device_groups import DeviceGroup
+from tpusim.lowering.device_groups import DeviceGroup, Places
 from tpusim.lowering.observed import lines as observed
 from tpusim.plan import Compiler
 from tpusim.program import Mode
@@ -211,6 +212,36 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
     if compiler.lowering == "ideal":
         return IDEAL
     return line_for(generation, compiler, group).lowering
+
+
+@cache
+def possible_lowerings(
+    pod: Slice,
+    compiler: Compiler,
+    devices: int,
+    places: Places,
+    tiled: tuple[bool, ...],
+    circular: bool = False,
+) -> tuple[Lowering, ...]:
+    """Return the distinct lowerings of which a group has one whose place is not known.
+
+    devices: of the group.
+    places: in which it may lie.
+    tiled: whether the group is one of weights that are sharded over all axes; both if unknown.
+    circular: its collectives may be in the loop of a circular pipeline.
+    """
+    found = [
+        lowering_for(
+            pod.chip.generation,
+            compiler,
+            DeviceGroup(devices, dims, whole, bool, 0.0, 1, pod.num_slices, with_rings),
+        )
+        for dims, whole in places
+        for with_rings in tiled
+    ]
+    if circular and compiler.lowering != "ideal":
+        found += [in_circular_pipeline(low) for low in found]
+    return tuple(dict.fromkeys(found))
 
 
 def permutes_wait(chip: Chip, compiler: Compiler, chips: int) -> bool:

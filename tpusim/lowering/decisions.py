@@ -6,13 +6,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.graph import Remat, is_sequence
 from tpusim.lowering.asked_place import AskedPlace, GroupKey
+from tpusim.lowering.collective_choice import REDUCTIONS, is_of_experts
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
     in_circular_pipeline,
     permutes_wait,
 )
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes
-from tpusim.lowering.passes.transfer_dtypes import reduced_in
+from tpusim.lowering.operand_dtypes import reduced_in
 from tpusim.partition import (
     Buffer,
     CollectiveNode,
@@ -29,13 +30,7 @@ from tpusim.partition import (
 from tpusim.plan import Axes, Compiler, Context, Numerics, Sharding
 from tpusim.program import CollectiveKind, Mode
 
-REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
-"""Kinds of collectives that add up."""
-
 Said = TypeVar("Said")
-
-_EXPERT = "expert"
-"""The dimension of experts."""
 
 
 class BodyChoices(NamedTuple):
@@ -122,8 +117,8 @@ class LoweringDecisions:
         That of the weights of sharded experts is the one of groups without rings: their tokens are
         exchanged beside them (layers of experts on v6e 4x4 and 16x16, libtpu 0.0.42.1).
         """
-        of_experts = bool(collective.payload.split().get(_EXPERT))
-        return self._over((collective.axes, not of_experts and self._is_tiled(collective.axes)))
+        tiled = not is_of_experts(collective) and self._is_tiled(collective.axes)
+        return self._over((collective.axes, tiled))
 
     def holds(self, predicate: Callable[..., bool], axes: Axes, *given: float) -> bool:
         """Return what a predicate says of the group over `axes`, see `AskedPlace`."""

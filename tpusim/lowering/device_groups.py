@@ -3,11 +3,17 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import prod
+from typing import TypeAlias
 
+from tpusim.base.divisors import divisors
 from tpusim.hardware import DIE, Chip, Placement, Slice, Span, Topology
 from tpusim.network import dimension_sizes, is_ring, on_torus
 from tpusim.plan import Axes
+
+Places: TypeAlias = tuple[tuple[int, bool], ...]
+"""How a group may lie: the dimensions that it spans, and whether it covers its slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,17 @@ def group_of(
         return group
     bandwidth = pod.chip.dcn_bandwidth / pod.chip.devices
     return replace(group, size=group.size * spanned, closes=bool, bandwidth=bandwidth, gathers_by=1)
+
+
+def places_of(pod: Slice, devices: int) -> Places:
+    """Return how a group of so many devices of a slice may lie."""
+    shapes = list(product(*map(divisors, pod.topology.dims)))
+    found = {
+        (sum(size > 1 for size in shape), prod(shape) == pod.topology.chips)
+        for shape in shapes
+        if devices in (prod(shape), prod(shape) * pod.chip.devices)
+    }
+    return tuple(sorted(found))
 
 
 def _slowest_share(chip: Chip, dims: Iterable[int]) -> float:

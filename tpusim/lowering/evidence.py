@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from math import prod
 
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering.collective_lowering import TableLine
-from tpusim.lowering.collectives_by_generation import line_for
+from tpusim.lowering.collective_lowering import Lowering, TableLine
+from tpusim.lowering.collectives_by_generation import line_for, possible_lowerings
 from tpusim.lowering.decisions import BodyChoices
-from tpusim.lowering.device_groups import DeviceGroup, group_of
+from tpusim.lowering.device_groups import DeviceGroup, group_of, places_of
 from tpusim.partition import across_slices
-from tpusim.plan import Axes
+from tpusim.plan import Axes, Compiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,14 @@ class LoweringEvidence:
     """The line of the lowering table that the collectives over one group get.
 
     borrowed: no program of this generation and style shows it.
+    elsewhere: names of the lowerings that the group may have in other places of the slice.
     """
 
     axes: Axes
     group: DeviceGroup
     line: TableLine
     borrowed: bool
+    elsewhere: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         low, group = self.line.lowering, self.group
@@ -32,8 +34,12 @@ class LoweringEvidence:
         return (
             f"{'+'.join(self.axes)}, {group.size} devices on {group.dimensions} torus "
             f"dimension{'s' * (group.dimensions != 1)}, {part}: {self.line}; {seen} in: "
-            f"{low.shown_by}"
+            f"{low.shown_by}{self._elsewhere}"
         )
+
+    @property
+    def _elsewhere(self) -> str:
+        return f"; placed otherwise: {', or '.join(self.elsewhere)}" if self.elsewhere else ""
 
 
 def lowering_evidence(
@@ -53,8 +59,18 @@ def lowering_evidence(
         if group.size > 1 and group.dimensions:
             line = line_for(generation, choices.compiler, group)
             borrowed = f"{generation} {choices.compiler.style}" not in line.lowering.seen_on
-            found.append(LoweringEvidence(axes, group, line, borrowed))
+            others = _elsewhere(choices.compiler, pod, group, group.size // spanned, line.lowering)
+            found.append(LoweringEvidence(axes, group, line, borrowed, others))
     return tuple(found)
+
+
+def _elsewhere(
+    compiler: Compiler, pod: Slice, group: DeviceGroup, within: int, low: Lowering
+) -> tuple[str, ...]:
+    """Return the names of the other lowerings that a group may have, of so many devices a slice."""
+    places, tiled = places_of(pod, within), (group.tiled,)
+    every = possible_lowerings(pod, compiler, group.size, places, tiled)
+    return tuple(each.name for each in every if each != low)
 
 
 def borrowed_notes(

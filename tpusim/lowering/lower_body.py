@@ -13,8 +13,9 @@ from tpusim.lowering.body_entries import (
     RingAttention,
 )
 from tpusim.lowering.buffer_lifetimes import BufferEvents, BufferLifetimes
+from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_matmul import ring_ops
-from tpusim.lowering.decisions import REDUCTIONS, LoweringDecisions
+from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.dependencies import BodyDependencies, dependencies_of
 from tpusim.lowering.gradients import GradientDeps
 from tpusim.lowering.loop_stacks import with_stacks

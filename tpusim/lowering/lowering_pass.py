@@ -20,7 +20,7 @@ class LoweringPass(Generic[Step]):
     shown_by: the compiled program that shows it; empty if the plan itself asks for it.
     run: from the steps and their body to the new steps.
     applies: False for bodies on which it does not run.
-    observed: True if no published run needs it.
+    observed: True if compiled programs alone showed it.
     """
 
     name: str

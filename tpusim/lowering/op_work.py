@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
-from tpusim.lowering.passes.quantise import SCALE_FLOPS, is_quantised
+from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
 from tpusim.program import (
@@ -58,6 +58,9 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             return program.VectorWork(read, written, rows / sizes.itemsize("compute"))
         case graph.TokenRouting():
             return _routing(op, split, sizes)
+        case graph.StateUpdate():
+            moved = sizes.product(op.value.dims, split) * sizes.itemsize(op.state.dtype)
+            return program.VectorWork(moved, moved, 0)
         case graph.Pointwise():
             flops = epilogue if op.after_sums else _vector_flops(op, split, sizes) + epilogue
             if op.scatters:

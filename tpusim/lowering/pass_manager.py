@@ -3,7 +3,7 @@
 Graph passes rewrite nodes before the modes of collectives are known; then each collective gets its
 mode; schedule passes rewrite the entries that come out. A pass that is an optimisation of
 the compiler can be switched off by its name (`Plan.without_passes`, `--without`), and all that
-serve no published run by `observed`; the others are what the plan asks for.
+compiled programs alone showed by `observed`; the others are what the plan asks for.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -17,6 +17,7 @@ from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, Step
 from tpusim.lowering.observed import passes as observed
+from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log
 from tpusim.lowering.passes.backward_order import gradients_after_loop, weight_gradients_last
 from tpusim.lowering.passes.collective_modes import choose_modes
@@ -24,7 +25,7 @@ from tpusim.lowering.passes.gather_quantised import gather_quantised
 from tpusim.lowering.passes.halos import both_ways, exchange_halos, kernel_gradients_first
 from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
-from tpusim.lowering.passes.quantise import insert_quantisations, mark_quantised
+from tpusim.lowering.passes.quantise import insert_quantisations
 from tpusim.lowering.passes.regather import regather
 from tpusim.lowering.passes.rings_across_slices import rings_across_slices
 from tpusim.lowering.passes.transfer_dtypes import insert_casts, set_transfer_dtypes

@@ -105,6 +105,7 @@ def _biased(
 
 def _loss(w: GraphWriter, name: str, x: Tensor, flops: float) -> Tensor:
     """Write a loss of each example, the sum over all else, against numbers from the host."""
+    w.output(name, x)
     given = w.input(f"{name}_wanted", x.dims, "compute")
     made = w.tensor(f"{name}_loss", x.dims[:1], "f32")
     error = function("mean_square_error")

@@ -90,7 +90,7 @@ class DiffusionUNet(Architecture):
         net = _Network(self, w, text, self._time(w))
         x = net.convolve(w, "in", given, self.channels[0])
         x = net.up(net.middle(*net.down(x)))
-        x = net.convolve(w, "out", pieces.normed(w, "out_norm", x), count)
+        x = w.output("noise_found", net.convolve(w, "out", pieces.normed(w, "out_norm", x), count))
         noise = w.input("noise", x.dims, "compute")
         error = function("mean_square_error")
         over = x.dims[1:]

@@ -139,7 +139,7 @@ class JointTransformer(Architecture):
             image = pieces.behind(w, "image_tokens", x, "patches")
         rows = pieces.modulation(w, "final_modulation", net.vector, 2)
         x = pieces.modulated_norm(w, "final_norm", image, rows, 0)
-        x = pieces.linear(w, "proj_out", x, "values")
+        x = w.output("values", pieces.linear(w, "proj_out", x, "values"))
         target = w.input("target", x.dims, "compute")
         made = w.tensor("loss", ("batch",), "f32")
         error = function("mean_square_error")

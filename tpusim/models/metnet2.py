@@ -134,6 +134,7 @@ class MetNet2(Architecture):
             x = pieces.convolution(w, name, x, self.up_channels, (2, 2), up=2)
             x = pieces.relu(w, f"{name}_relu", pieces.biased(w, name, x))
         x = pieces.biased(w, "head", pieces.convolution(w, "head", x, self.categories, (1, 1)))
+        w.output("logits", x)
         labels = w.input("rain", x.dims[:-1])
         return w.pointwise(
             "loss",

@@ -1,11 +1,11 @@
 """The keys of a transformer, flat and grouped, and the groups of its norms and biases."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Required, TypedDict
+from typing import Annotated, Literal, Required, TypeAlias, TypedDict
 
 from tpusim.base.errors import ModelError
-from tpusim.base.grouped_keys import GroupedKeys
+from tpusim.base.grouped_keys import GroupedKeys, flat_keys_of
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces import NORM_KINDS, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
@@ -78,6 +78,9 @@ class Biases:
             )
 
 
+NormKind: TypeAlias = Literal["rms", "layer", "layer-unshifted", "rms-unscaled", "layer-unscaled"]
+
+
 class TransformerKeys(TypedDict, total=False):
     """The keys of a `Transformer`, in the order in which files list them.
 
@@ -86,7 +89,7 @@ class TransformerKeys(TypedDict, total=False):
     """
 
     name: str
-    kind: str
+    kind: Literal["decoder", "encoder"]
     layers: Required[int]
     embed: Required[int]
     mlp: Required[int]
@@ -95,12 +98,12 @@ class TransformerKeys(TypedDict, total=False):
     head_dim: int
     vocab: Required[int]
     gated: bool
-    activation: str
+    activation: Literal["relu", "relu2", "gelu", "silu"]
     parallel: bool
     post_norms: bool
     qk_norm: Annotated[bool, "attention.qk_norm"]
-    qk_norm_heads: Annotated[str, "attention.qk_norm_heads"]
-    norm: Annotated[str, "norms.kind"]
+    qk_norm_heads: Annotated[Literal["", "each", "all"], "attention.qk_norm_heads"]
+    norm: Annotated[NormKind, "norms.kind"]
     pre_norms: Annotated[bool, "norms.before"]
     sum_norms: Annotated[bool, "norms.of_sums"]
     mlp_norm: Annotated[bool, "norms.of_mlp"]
@@ -121,8 +124,10 @@ class TransformerKeys(TypedDict, total=False):
     dropout: float
     fused_qkv: Annotated[bool, "attention.fused_qkv"]
     rotary: Annotated[bool, "attention.rotary"]
-    attention: Annotated[str | SelfAttention | Mapping[str, object], "attention.kernel"]
-    softmax_dtype: Annotated[str, "attention.softmax_dtype"]
+    attention: Annotated[
+        Literal["flash", "dot"] | SelfAttention | Mapping[str, object], "attention.kernel"
+    ]
+    softmax_dtype: Annotated[Literal["compute", "f32"], "attention.softmax_dtype"]
     window: Annotated[int, "attention.window"]
     global_every: Annotated[int, "attention.global_every"]
     global_first: Annotated[bool, "attention.global_first"]
@@ -155,20 +160,11 @@ _GROUPS = {
 }
 
 
-def _homes() -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield each flat key with its group, empty for a field of the model, and its field."""
-    for key, kind in TransformerKeys.__annotations__.items():
-        path = getattr(kind, "__metadata__", (key,))[0]
-        group, _, name = path.rpartition(".")
-        if path not in _GROUPS:
-            yield key, (group, name)
-
-
 MODEL_KEYS = GroupedKeys(
     owner="Transformer",
     prefix="",
     error=ModelError,
     groups=_GROUPS,
-    table=dict(_homes()),
+    table=flat_keys_of(TransformerKeys, _GROUPS),
 )
 """Every flat key of a model, in the order in which files list them."""

@@ -197,6 +197,7 @@ class TwoTowers(Architecture):
         made = w.pointwise(
             "embedding_of", (x,), dims, NORMALISE_FLOPS, over=(x.dims[-1],), function=of
         )
+        w.output("embedding", made)
         return w.stop(made) if w.within == self.frozen else made
 
 

@@ -62,7 +62,7 @@ class UNet3d(Architecture):
             x = self._unit(inner, "a", x, count)
             x = self._unit(inner, "b", x, count)
         logits = pieces.convolution(w, "out", x, self.classes, (1, 1, 1))
-        logits = pieces.biased(w, "out", logits)
+        logits = w.output("logits", pieces.biased(w, "out", logits))
         return w.pointwise(
             "loss",
             (logits, labels),

@@ -11,6 +11,7 @@ from tpusim.partition.late_reductions import ACCUMULATORS, late_reductions
 from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
 from tpusim.partition.matrix_stack import MatrixStack, matrix_stack
 from tpusim.partition.partitioned_graph import (
+    STATE,
     Buffer,
     CollectiveNode,
     ComputeNode,
@@ -18,6 +19,7 @@ from tpusim.partition.partitioned_graph import (
     Node,
     PartitionedGraph,
     Purpose,
+    StoredState,
     StoredWeight,
     body_nodes,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "ACCUMULATORS",
     "DTYPE_BYTES",
     "HEADS",
+    "STATE",
     "Buffer",
     "CollectiveNode",
     "ComputeNode",
@@ -53,6 +56,7 @@ __all__ = [
     "Purpose",
     "ShardingRules",
     "Sizes",
+    "StoredState",
     "StoredWeight",
     "WeightUpdates",
     "across_slices",

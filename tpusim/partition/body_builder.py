@@ -10,6 +10,7 @@ from tpusim.graph import (
     Op,
     Pointwise,
     Scan,
+    StateUpdate,
     Tensor,
     TensorRole,
     is_sequence,
@@ -19,6 +20,7 @@ from tpusim.partition.asked_sizes import AskedSizes
 from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
+    STATE,
     Buffer,
     CollectiveNode,
     ComputeNode,
@@ -172,8 +174,9 @@ class BodyBuilder:
         if part is not None and self.stays_partial(tensor):
             value = replace(value, layout=part.layout, partial=part.partial)
         self.held[tensor.name] = value
+        category = STATE if tensor.role is TensorRole.STATE else "activations"
         self.buffers.setdefault(
-            value.key, Buffer(LocalShape(tensor.dims, value.layout), tensor.dtype, "activations")
+            value.key, Buffer(LocalShape(tensor.dims, value.layout), tensor.dtype, category)
         )
         return value
 
@@ -338,6 +341,19 @@ class BodyBuilder:
                 writes=(total.key,),
             )
         )
+
+    def write_over(self, state: ShardedValue, op: StateUpdate, split: Split, value: str) -> None:
+        """Emit `op`, which writes a value into a state; later operations read it from there."""
+        self.nodes.append(
+            ComputeNode(
+                name=self.prefix + op.name,
+                op=op,
+                split=tuple((dim, axes) for dim, axes in split.items() if axes),
+                reads=(state.key, value),
+                writes=(state.key,),
+            )
+        )
+        self.held[op.output.name] = replace(state, tensor=op.output)
 
     def buffer(self, key: str, local: LocalShape, dtype: str, category: str) -> None:
         """Declare a buffer that a node writes."""

@@ -22,6 +22,7 @@ from tpusim.graph import (
     Reshape,
     Scan,
     Scatter,
+    StateUpdate,
     Tensor,
     TokenRouting,
     layer_matrices,
@@ -38,6 +39,7 @@ from tpusim.partition.partitioned_graph import (
     Node,
     PartitionedGraph,
     Purpose,
+    StoredState,
     StoredWeight,
 )
 from tpusim.partition.reshard import reshard
@@ -119,6 +121,15 @@ def emit(
         ),
         gradients=gradients,
         layouts=dict(wanted),
+        states=tuple(
+            StoredState(
+                s.tensor.name,
+                LocalShape(s.tensor.dims, wanted[s.tensor.name]),
+                s.tensor.dtype,
+                s.copies,
+            )
+            for s in graph.states
+        ),
     )
 
 
@@ -151,6 +162,8 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
             _scan(builder, op)
         case TokenRouting():
             _route(builder, op)
+        case StateUpdate():
+            _update_state(builder, op)
 
 
 def _divided(builder: BodyBuilder, op: Op, split: Split) -> None:
@@ -188,6 +201,13 @@ def _pointwise(builder: BodyBuilder, op: Pointwise) -> None:
         return
     outputs = [(tensor, builder.layout_of(tensor)) for tensor in op.outputs]
     _divided(builder, op, divide.pointwise(inputs, outputs, op.repeats, op.copies))
+
+
+def _update_state(builder: BodyBuilder, op: StateUpdate) -> None:
+    """Write a value into a state, in the layout of the state and in its buffer."""
+    state = builder.value_of(op.state)
+    split = dict(zip(op.state.dims, state.layout, strict=True))
+    builder.write_over(state, op, split, builder.buffer_for(op.value, split))
 
 
 def _reshape(builder: BodyBuilder, op: Reshape) -> None:

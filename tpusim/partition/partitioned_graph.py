@@ -191,15 +191,30 @@ class StoredWeight:
         return self.unreduced.local if self.unreduced else self.updated
 
 
+STATE = "state"
+"""Memory category of what stays in HBM from step to step, besides weights and moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """A state of the model: its local shape, its dtype, and how many the model has of it."""
+
+    name: str
+    local: LocalShape
+    dtype: str
+    copies: int
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionedGraph:
-    """A training step on one device.
+    """A step, or its forward pass, on one device.
 
     gradients: (weight, buffer) of the weights outside of all loops.
     layouts: the layout of every forward tensor.
     dropped: dimensions that are replicated because they are smaller than their axis, as
         (dimension, size, axis, size).
     passes: indices of the nodes at which a pass that runs on its own begins, without the first.
+    states: tensors that stay in HBM from step to step and are updated in place.
     """
 
     name: str
@@ -211,6 +226,7 @@ class PartitionedGraph:
     axes: Axes = ()
     dropped: tuple[tuple[str, int, str, int], ...] = ()
     passes: tuple[int, ...] = ()
+    states: tuple[StoredState, ...] = ()
 
     @property
     def groups(self) -> "tuple[tuple[Node, ...], ...]":

@@ -43,11 +43,12 @@ def layouts(graph: Graph, sharding: Sharding, rules: ShardingRules) -> dict[str,
 
 
 def _start(tensor: Tensor, rules: ShardingRules) -> _Open:
-    """Return the layout known from the start: of weights and inputs, and of the experts' tensors.
+    """Return the layout known from the start: of what the step is given, and of experts' tensors.
 
     Codes always constrain the latter: their axis comes from the batch, which spreads no further.
     """
-    fixed = tensor.role in (TensorRole.PARAM, TensorRole.INPUT) or "expert" in tensor.dims
+    given = (TensorRole.PARAM, TensorRole.INPUT, TensorRole.STATE)
+    fixed = tensor.role in given or "expert" in tensor.dims
     return list(rules.layout(tensor)) if fixed else [None] * len(tensor.dims)
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tpusim.base.errors import PlanError
-from tpusim.frames import TrainingFrame, asked_place
+from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, sizes_of
 from tpusim.graph import (
     Graph,
     LayerRow,
@@ -16,6 +16,7 @@ from tpusim.graph import (
     Remat,
     Tiling,
     chunk_of_model,
+    forward_pass,
     joint_of_model,
     layer_count,
     layer_row,
@@ -26,7 +27,7 @@ from tpusim.graph import (
     with_tiled_loss,
 )
 from tpusim.hardware import Placement, Slice
-from tpusim.lowering import AskedPlace, SharedLowerings, check_switches
+from tpusim.lowering import AskedPlace, BodyChoices, SharedLowerings, check_switches
 from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
     PartitionedGraph,
@@ -43,12 +44,12 @@ from tpusim.partition import (
 from tpusim.pipeline import (
     CircularLoop,
     CircularParts,
-    check_circular,
+    CircularShape,
     circular_program,
     schedule_of,
     stage_programs,
 )
-from tpusim.plan import CIRCULAR, Plan, edge_plan, inner_plan, part_bounds, stage_plan
+from tpusim.plan import CIRCULAR, Plan, Training, edge_plan, inner_plan, part_bounds, stage_plan
 from tpusim.program import Program
 
 Tiles: TypeAlias = tuple[tuple[str, int], ...]
@@ -81,7 +82,10 @@ class PlannedStep:
 
 
 def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
-    """Return the step of `model` under `plan` on `pod`. Raise PlanError for an impossible plan."""
+    """Return the training step of `model` under `plan` on `pod`.
+
+    Raise PlanError for an impossible plan.
+    """
     plan.check_together()
     check_switches(plan.compiler.without_passes)
     graph = planned_graph(model, plan)
@@ -118,7 +122,9 @@ def _circular(
     key, row = _graph_key(model, edges), layer_row(_forward(model, _graph_key(model, edges)))
     chunks = _parts(model, _graph_key(model, inner), bounds, chunk_of_model)
     loops = _rounds(model.name, row, chunks, bounds, plan.stages)
-    check_circular(plan, max(map(len, loops)))
+    shapes = [CircularShape(plan.stages, plan.microbatches, len(rounds)) for rounds in loops]
+    for shape in shapes:
+        shape.check(plan.pipeline.virtual_stages)
     firsts = [chunks[rounds[0]] for rounds in loops]
     layers = _partitioned_parts(graph, inner, firsts)
     joints = _joints(model, key, (*(row.begins_at(bounds[r[0]]) for r in loops), len(row.scans)))
@@ -129,10 +135,10 @@ def _circular(
         tuple(
             CircularLoop(
                 (chunk, partitioned),
-                len(rounds),
+                shape,
                 row.across(bounds[rounds[0]], bounds[rounds[-1] + plan.stages]),
             )
-            for chunk, partitioned, rounds in zip(firsts, layers, loops, strict=True)
+            for chunk, partitioned, shape, rounds in zip(firsts, layers, shapes, loops, strict=True)
         ),
         tuple((joint, placed[id(joint)]) if joint else None for joint in joints),
     )
@@ -189,23 +195,54 @@ def checked_rules(plan: Plan, graph: Graph) -> ShardingRules:
 
 def partitioned_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
     """Return the partitioned graph of a training step. Raise PlanError as `checked_rules` does."""
-    return partition_graph(graph, plan.sharding, checked_rules(plan, graph), _updates(plan))
+    return partition_graph(
+        graph, plan.sharding, checked_rules(plan, graph), _updates(plan.training)
+    )
 
 
 def _partitioned_parts(
     graph: Graph, plan: Plan, parts: Sequence[ModelPart]
 ) -> list[PartitionedGraph]:
     rules = checked_rules(plan, graph)
-    return partition_parts(graph, plan.sharding, rules, _updates(plan), parts)
+    return partition_parts(graph, plan.sharding, rules, _updates(plan.training), parts)
 
 
-def _updates(plan: Plan) -> WeightUpdates:
-    return WeightUpdates(tuple(plan.optimizer.axes), plan.reduces_once)
+def _updates(training: Training) -> WeightUpdates:
+    return WeightUpdates(tuple(training.optimizer.axes), training.reduces_once)
 
 
 def planned_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward and backward pass of one microbatch of `plan`."""
     return _whole(model, _graph_key(model, inner_plan(plan)))
+
+
+def forward_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
+    """Return the forward pass of `model` alone, without its loss, on a batch of one microbatch.
+
+    Of the training of a plan its batch counts, its loss, saved tensors, optimizer and loop do not.
+    Raise PlanError for an impossible plan, and for one with a pipeline.
+    """
+    plan.check_together()
+    check_switches(plan.compiler.without_passes)
+    if plan.active_schedule:
+        raise PlanError(
+            f"the mesh has {plan.stages} stages, and a forward pass alone has no pipeline; write "
+            "stage = 1, and give its devices to another axis"
+        )
+    routing = _graph_key(model, plan).choices.routing
+    key = _graph_key(model, plan)._replace(choices=GraphChoices(routing=routing), tiles=())
+    graph = forward_pass(_forward(model, key))
+    rules = checked_rules(plan, graph)
+    partitioned = partition_graph(graph, plan.sharding, rules)
+    choices = BodyChoices(plan.sharding, plan.numerics, plan.compiler)
+    sizes = sizes_of(graph, choices)
+    return PlannedStep(
+        plan,
+        pod,
+        graph,
+        distinct_drops(partitioned.dropped),
+        lambda place: (ForwardFrame(choices, sizes, place).program(graph, partitioned),),
+    )
 
 
 def forward_graph(model: Architecture, plan: Plan) -> Graph:

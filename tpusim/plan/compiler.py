@@ -22,7 +22,7 @@ class Compiler:
     collective_matmul: the compiler may fuse a collective into the matmul beside it, as a ring. Its
         flag xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000 switches this off.
     without_passes: passes of the lowering that are switched off, by name (`--explain passes` lists
-        them); `observed` stands for all that serve no published run.
+        them); `observed` stands for all that compiled programs alone showed.
     attention_kernel: the blocks and backward kernels of fused attention.
     """
 

@@ -36,12 +36,14 @@ class Verdicts:
     placement_given: True if the user gave the placement, False if it was searched for.
     network: the mode of the network, `flows` or `hops`.
     unread: names of `save` and `offload` that are not saved, as no backward pass reads them.
+    trained: the step is one of training; otherwise its forward pass alone.
     """
 
     dropped: tuple[tuple[str, int, str, int], ...] = ()
     placement_given: bool = False
     network: str = "flows"
     unread: tuple[str, ...] = ()
+    trained: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -102,11 +104,13 @@ class PlanResult(Result):
     def error_range(self) -> ErrorRange | None:
         """The range of measured over predicted time, from measured runs like this one.
 
-        None under the lowering `ideal`, as no run is compiled perfectly, and for slow parts of a
-        slice or steps that wait for their input, as no measured run is known to have had any.
+        None under the lowering `ideal`, as no run is compiled perfectly; and for a forward pass
+        alone, slow parts of a slice, and steps that wait for their input, as no measured run is
+        known to have had any.
         """
         starved = self.input is not None and self.input.starved_by
-        if self.plan.compiler.lowering != "xla" or self.pod.slow or starved:
+        known = self.plan.compiler.lowering == "xla" and self.verdicts.trained
+        if not known or self.pod.slow or starved:
             return None
         return expected_range(self.features)
 
@@ -123,7 +127,8 @@ class PlanResult(Result):
     @property
     def examples_per_s(self) -> float:
         """Examples (sequences, images) per second, all chips together."""
-        return self.plan.global_batch / self.step_time_s
+        batch = self.plan.global_batch if self.verdicts.trained else self.plan.microbatch
+        return batch / self.step_time_s
 
     @property
     def _throughput(self) -> str:
@@ -188,7 +193,8 @@ class PlanResult(Result):
 
     def about(self) -> Iterator[tuple[str, str]]:
         """Yield the plan, the placement, and the network unless it is the default."""
-        yield "plan", str(self.plan)
+        alone = "" if self.verdicts.trained else "; its forward pass alone"
+        yield "plan", f"{self.plan}{alone}"
         chosen = "given" if self.placement_given else "chosen"
         placed = f"{self.placement} ({chosen})" if self.placement.written else "nothing to place"
         yield "placement", placed
@@ -204,7 +210,8 @@ class PlanResult(Result):
     def _remarks(self) -> Iterator[str]:
         if self.verdicts.unread:
             yield f"not saved, as no backward pass reads it: {', '.join(self.verdicts.unread)}"
-        yield from unused_keys(self.model, self.plan)
+        if self.verdicts.trained:
+            yield from unused_keys(self.model, self.plan)
         for dim, size, axis, shards in self.verdicts.dropped:
             yield f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
         yield from borrowed_notes(

@@ -69,6 +69,8 @@ def _unknown(path: list[str]) -> str:
             return (
                 f"the section [{key}] is for the command {key}; leave it out to simulate the plan"
             )
+        if key == "measured":
+            return "the section [measured] is of one run; leave it out of a sweep or a search"
         return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"

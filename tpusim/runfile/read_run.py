@@ -17,7 +17,16 @@ from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
-from tpusim.runfile.schema import plan_file, required, run_file, search_file, sweep_file, wanted
+from tpusim.runfile.measured import Measured
+from tpusim.runfile.schema import (
+    measured_file,
+    plan_file,
+    required,
+    run_file,
+    search_file,
+    sweep_file,
+    wanted,
+)
 from tpusim.runfile.toml_tables import override, read_toml
 from tpusim.runfile.training import split_train
 
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 80
 _SHAPED = ("chip", "topology")
+_OF_THE_STEP = ("slice", "model", "plan", "input")
+"""The sections that say what runs in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class SimulationRun:
     notes: features of the model's `config.json` that are not modelled.
     train: the training run of its section [train]; None without one.
     input: the input pipeline, if the file has one.
+    measured: the measurement of its section [measured]; None without one.
     """
 
     where: str
@@ -46,6 +58,7 @@ class SimulationRun:
     notes: tuple[str, ...] = ()
     train: "TrainingRun | None" = None
     input: Input | None = None
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +95,35 @@ class SearchFileRun:
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     """Return the run of a file, changed by `overrides` such as `plan.remat=minimal`.
 
+    A run that is changed is another than the one that was measured, so its `measured` is None.
+
     Raise a TpusimError of one sentence, which names the file and the key, for a file that cannot be
     read, for keys that do not exist, are missing or have the wrong type, and for values that no
     slice, model or plan can have.
     """
     where, written = _written(path, overrides)
     with blame(where):
-        rest, train = split_train(override(written, overrides))
-        data, other = split_model(rest)
-        run = _run(where, _valid(run_file(), data), Path(path).parent, other)
-        return replace(run, train=train)
+        run = run_of(override(written, overrides), where, Path(path).parent)
+    changed = any(text.strip().partition(".")[0] in _OF_THE_STEP for text in overrides)
+    return replace(run, measured=None) if changed else run
+
+
+def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun:
+    """Return the run of the tables of a run file. Raise as `read_run` does, without the file.
+
+    where: the words that name the run in messages.
+    folder: that `model.hf` is relative to.
+    """
+    rest, train = split_train(tables)
+    given, other = split_model(rest)
+    data = _valid(run_file(), given)
+    measured = Measured(**data["measured"]) if "measured" in data else None
+    return replace(_run(where, data, folder, other), train=train, measured=measured)
+
+
+def measured_of(tables: Mapping[str, Any]) -> Measured:
+    """Return the measurement of the tables of a run file. Raise if there is none or it is wrong."""
+    return Measured(**_valid(measured_file(), dict(tables))["measured"])
 
 
 def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:

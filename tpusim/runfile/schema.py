@@ -1,4 +1,4 @@
-"""The keys of a run file and their types: those of `Slice`, `Transformer`, `Plan` and `Input`.
+"""The keys of a run file and their types: of `Slice`, `Transformer`, `Plan`, `Input`, `Measured`.
 
 The keys of a plan and of a model have two spellings, flat and grouped; a group is a table, such as
 [plan.dtypes].
@@ -17,6 +17,7 @@ from tpusim.hardware import SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Rule
 from tpusim.plan.context import ContextExchanges
+from tpusim.runfile.measured import Measured
 
 LARGEST_COUNT = 10**9
 Count = Annotated[int, Limits(ge=1, le=LARGEST_COUNT)]
@@ -150,6 +151,7 @@ SECTIONS: Mapping[str, str] = {
     "model": 'a section [model] with name = "bert-480b", with hf, or with dimensions',
     "plan": "a section [plan] with global_batch, mesh and seq_len",
     "input": 'a section [input] with kind = "jpeg" and workers = 32',
+    "measured": "a section [measured] with step_s = 21.6 and a source",
     "sweep": 'a section [sweep] with axes = ["data", "fsdp", "tensor"], or with meshes',
     "search": 'a section [search] with axes = ["data", "fsdp", "tensor"], or with meshes',
 }
@@ -158,6 +160,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "model": {**_flat_hints("model"), "hf": str},
     "plan": _flat_hints("plan"),
     "input": {**_hints(Input), "prefetch": OrNone},
+    "measured": _hints(Measured),
     "sweep": {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
@@ -313,6 +316,17 @@ def run_file() -> type[BaseModel]:
         model=(_section("model"), ...),
         plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
+        measured=(_section("measured", required(Measured)), None),
+    )
+
+
+@cache
+def measured_file() -> type[BaseModel]:
+    """Return the pydantic model of a run file of which only the measurement is read."""
+    return create_model(
+        "MeasuredFile",
+        __config__=ConfigDict(strict=True, defer_build=True),
+        measured=(_section("measured", required(Measured)), ...),
     )
 
 

@@ -51,11 +51,11 @@ def override(data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
             raise FileError(
                 f"{setting!r} is not a setting; write KEY=VALUE, such as plan.remat=minimal"
             )
-        value = _value(text.strip())
+        value = toml_value(text.strip())
         if path[0] in KEYS and isinstance(data.get(path[0]), dict) and len(path) > 1:
             section, path[1:] = _respelt(data[path[0]], path[1:], value, KEYS[path[0]])
             data = {**data, path[0]: section}
-        data = _put(data, path, value, key.strip())
+        data = put(data, path, value, key.strip())
     return data
 
 
@@ -85,16 +85,19 @@ def _respelt(
     return found, path
 
 
-def _put(table: Any, path: Sequence[str], value: Any, key: str) -> dict[str, Any]:
-    """Return a copy of `table` with `value` at `path`."""
+def put(table: Any, path: Sequence[str], value: Any, key: str) -> dict[str, Any]:
+    """Return a copy of `table` with `value` at `path`. Raise FileError if there is no table there.
+
+    key: the path as text, for the message.
+    """
     if not isinstance(table, dict):
         above = key.removesuffix("." + ".".join(path))
         raise FileError(f"{key} cannot be set: {above} is {shown(table, 'the text ')}, not a table")
     head, *rest = path
-    return {**table, head: _put(table.get(head, {}), rest, value, key) if rest else value}
+    return {**table, head: put(table.get(head, {}), rest, value, key) if rest else value}
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
     """Return `8`, `true`, `["x"]` and `"8"` as TOML reads them; `minimal` as text."""
     try:
         parsed = tomllib.loads(f"value = {text}")

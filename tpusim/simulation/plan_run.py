@@ -8,10 +8,11 @@ from tpusim.costs import cost_classes, cost_programs
 from tpusim.engine import Timeline, run
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Architecture
+from tpusim.pipeline.planned_step import PlannedStep, forward_step
 from tpusim.plan import Plan
 from tpusim.results import PlanResult, Verdicts, make_result
 from tpusim.simulation.known_steps import KNOWN_STEPS
-from tpusim.simulation.placement_search import PlacedRun, fastest_run
+from tpusim.simulation.placement_search import PlacedRun, StepOnPlacements, fastest_run
 from tpusim.simulation.unread_names import unread_names
 
 
@@ -32,17 +33,45 @@ def run_plan(
         placements = _placements(plan, pod, placement, among)
         found = fastest_run([known.on(at) for at in placements], fold=fold)
         timeline = _timeline(found, pod, fold, network)
-    step, on = known.step, found.on
+    step = known.step
     verdicts = Verdicts(step.dropped, given, network, unread_names(step.graph, plan))
+    return _result(model, plan, pod, step, found, timeline, verdicts)
+
+
+def run_forward(model: Architecture, plan: Plan, pod: Slice) -> PlanResult:
+    """Simulate the forward pass of a model alone, see `forward_step`.
+
+    Its FLOPs are those of the forward pass, so its MFU is too; no measured run is like it, so its
+    time has no range.
+    """
+    with garbage_collector_off():
+        known = StepOnPlacements(forward_step(model, plan, pod.healthy), pod)
+        found = fastest_run([known.on(at) for at in _placements(plan, pod, None, None)], fold=True)
+        timeline = _timeline(found, pod, True, "flows")
+    given = plan.placement is not None
+    verdicts = Verdicts(known.step.dropped, given, trained=False)
+    return _result(model, plan, pod, known.step, found, timeline, verdicts)
+
+
+def _result(
+    model: Architecture,
+    plan: Plan,
+    pod: Slice,
+    step: PlannedStep,
+    found: PlacedRun,
+    timeline: Timeline,
+    verdicts: Verdicts,
+) -> PlanResult:
+    times = plan.microbatches if verdicts.trained else 1
     return make_result(
         model,
         plan,
         pod,
-        on.placement,
-        on.programs,
+        found.on.placement,
+        found.on.programs,
         timeline,
-        on.alike.contents,
-        step.graph.tokens * plan.microbatches,
+        found.on.alike.contents,
+        step.graph.tokens * times,
         verdicts,
     )
 

@@ -1,25 +1,17 @@
 """A training run around a step: start-up, compilation, evaluations, checkpoints, time and cost."""
 
-from tpusim.training.checkpoint import CheckpointCost, checkpoint_cost
-from tpusim.training.compile_time import compile_seconds, program_size
-from tpusim.training.result import BUCKETS, Estimate, TrainingResult, duration
-from tpusim.training.run import Checkpoints, Evaluations, TrainingRun, steps_of
-from tpusim.training.train import train, train_step, wall_seconds
-
-__all__ = [
-    "BUCKETS",
-    "CheckpointCost",
-    "Checkpoints",
-    "Estimate",
-    "Evaluations",
-    "TrainingResult",
-    "TrainingRun",
-    "checkpoint_cost",
-    "compile_seconds",
-    "duration",
-    "program_size",
-    "steps_of",
-    "train",
-    "train_step",
-    "wall_seconds",
-]
+from tpusim.training.checkpoint import CheckpointCost as CheckpointCost
+from tpusim.training.checkpoint import checkpoint_cost as checkpoint_cost
+from tpusim.training.compile_time import compile_seconds as compile_seconds
+from tpusim.training.compile_time import program_size as program_size
+from tpusim.training.result import BUCKETS as BUCKETS
+from tpusim.training.result import Estimate as Estimate
+from tpusim.training.result import TrainingResult as TrainingResult
+from tpusim.training.result import duration as duration
+from tpusim.training.run import Checkpoints as Checkpoints
+from tpusim.training.run import Evaluations as Evaluations
+from tpusim.training.run import TrainingRun as TrainingRun
+from tpusim.training.run import steps_of as steps_of
+from tpusim.training.train import train as train
+from tpusim.training.train import train_step as train_step
+from tpusim.training.train import wall_seconds as wall_seconds

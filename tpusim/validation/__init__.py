@@ -1,18 +1,16 @@
 """Predicted against measured: published or own runs, simulated, and the errors."""
 
 from tpusim.validation.measured_points import with_measured
-from tpusim.validation.measured_runs import MeasuredRun
-from tpusim.validation.outcome import RunOutcome
-from tpusim.validation.run_setup import RunSetup, SetupChange
-from tpusim.validation.validate import Validation, validate, validate_file
+from tpusim.validation.measured_runs import MeasuredRun, measured_runs
+from tpusim.validation.outcome import RunChange, RunOutcome
+from tpusim.validation.validate import Validation, validate
 
 __all__ = [
     "MeasuredRun",
+    "RunChange",
     "RunOutcome",
-    "RunSetup",
-    "SetupChange",
     "Validation",
+    "measured_runs",
     "validate",
-    "validate_file",
     "with_measured",
 ]

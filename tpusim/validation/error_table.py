@@ -1,6 +1,6 @@
 """The tables and the figure of errors in README and docs, generated from a validation.
 
-    python -m tpusim.validation.error_table RUNS.csv README.md docs/accuracy.md docs/accuracy.svg
+    python -m tpusim.validation.error_table FOLDER README.md docs/accuracy.md docs/accuracy.svg
 
 replaces the text between the `errors` markers of each page, and between the `ranges` markers where
 a page has them; a path that ends in `.svg` gets the figure.
@@ -22,13 +22,13 @@ from tpusim.validation.format import percent, signed
 from tpusim.validation.outcome import RunOutcome
 from tpusim.validation.residual_table import residual_rows
 from tpusim.validation.statistics import range_statistics
-from tpusim.validation.validate import Validation, validate_file
+from tpusim.validation.validate import Validation, validate
 
 ERRORS, RANGES = "errors", "ranges"
 """The markers of the two tables."""
 SHOWN_FAMILIES = ("dense", "MoE", "int8/fp8", "multislice", "below 1B")
 SHOWN_KINDS = ("maxtext dense bf16", "levanter")
-FLAGSHIP_RUN = "MLP11-v4-480B"
+FLAGSHIP_RUN = "mlp11-v4-480b"
 IN_SAMPLE_CAVEAT = (
     "In sample: these runs were known when the constants were chosen, so the table says how well "
     "the model describes them, not how well it predicts."
@@ -140,7 +140,7 @@ def _flagship(validation: Validation) -> str:
         if one.run.id == FLAGSHIP_RUN and one.predicted_s is not None:
             return (
                 f"The 480B encoder on 2048 TPU v4 chips: {format_seconds(one.predicted_s)} "
-                f"predicted, {one.run.step_s:g} s measured ({one.run.step_is}): "
+                f"predicted, {one.run.step_s:g} s measured ({one.run.measured.step_is}): "
                 f"{signed(one.error)}.{_left_out_range(one)}"
             )
     return ""
@@ -165,7 +165,7 @@ def _pairs(found: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Write tables and figure of the first path's runs into the files at the other paths."""
     runs, *pages = arguments
-    validation = validate_file(runs)
+    validation = validate(runs)
     for page in map(Path, pages):
         if page.suffix == ".svg":
             page.write_bytes(predicted_measured_svg(points(validation)))

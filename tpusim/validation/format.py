@@ -138,14 +138,12 @@ def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[str]:
-    """Yield each note once, with the runs that it concerns."""
-    about = _runs_by_note((one.run.id, one.notes) for one in outcomes)
-    for note, names in about.items():
-        yield from _wrapped(f"note: {note}: {', '.join(names)}")
-    remarks = _runs_by_note((one.run.id, one.unread_notes) for one in outcomes)
-    if remarks:
-        listed = (f"{remark}: {_shortened(names)}" for remark, names in remarks.items())
-        yield from _wrapped(f"notes that nothing reads: {'; '.join(listed)}")
+    """Yield what sources leave open and what is not modelled, each once with its runs."""
+    for head, name in (("assumed", "assumed"), ("not modelled", "unmodelled")):
+        about = _runs_by_note((one.run.id, getattr(one.run.measured, name)) for one in outcomes)
+        if about:
+            listed = (f"{note} ({_shortened(names)})" for note, names in about.items())
+            yield from wrapped(f"{head}: {'; '.join(listed)}", "", "  ")
     if unread:
         yield from unbroken(f"note: nothing reads the columns {', '.join(unread)}")
 
@@ -177,10 +175,6 @@ def _shortened(names: Sequence[str]) -> str:
     """Return the first run, and how many others there are."""
     others = len(names) - 1
     return f"{names[0]} and {others} other{'s' * (others > 1)}" if others else names[0]
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrapped(text, "", "  ")
 
 
 def percent(fraction: float | None) -> str:

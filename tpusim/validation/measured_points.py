@@ -1,9 +1,9 @@
 """Measured runs beside the points of scaling curves.
 
-The table of published runs is part of the package: `training_runs.csv`.
+The published runs are part of the package: `measured_runs`.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -11,17 +11,17 @@ from math import nan
 from pathlib import Path
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import PlanError, TpusimError, blame
+from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import path_of
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
+from tpusim.runfile import SimulationRun
 from tpusim.sweeps.scaling import Scaling
-from tpusim.validation.measured_runs import MeasuredRun, measured_runs, read_rows
-from tpusim.validation.run_setup import RunSetup, set_up
+from tpusim.validation.measured_runs import MeasuredRun, measured_runs
 
-_CHECKOUT = Path(__file__).parents[2] / "tests" / "validation" / "training_runs.csv"
+_CHECKOUT = Path(__file__).parents[2] / "tests" / "measured" / "runs"
 
 
 @checked_call
@@ -32,17 +32,18 @@ def with_measured(found: Scaling, runs: Path | str | None = None) -> Scaling:
     matmuls and checkpoints are the same; its MFU counts FLOPs as the simulation does. Points
     without one have NaN and an empty text.
 
-    runs: a CSV file with the columns of docs/validation.md; by default the published runs.
+    runs: a folder of run files with a section [measured], or a CSV file (docs/validation.md); by
+        default the published runs.
 
-    Raise FileError if it is no such table.
+    Raise FileError if it is none of these.
     """
     if not isinstance(found, Scaling):
         raise PlanError(f"with_measured is given {shown(found)}; write a result of ts.scaling")
-    known = _setups(shipped_runs() if runs is None else path_of(runs, "with_measured"))
+    known = _runs(shipped_runs() if runs is None else path_of(runs, "with_measured"))
     alike = {
-        _key(setup.plan, setup.pod): run
-        for run, setup in reversed(known)
-        if _same_kind(setup, found)
+        _key(run.given.plan, run.given.pod): run
+        for run in reversed(known)
+        if run.given is not None and _same_kind(run.given, found)
     }
     measured = [alike.get(_key(point.plan, point.pod)) for point in found.points]
     steps = [run.step_s if run else nan for run in measured]
@@ -55,32 +56,23 @@ def with_measured(found: Scaling, runs: Path | str | None = None) -> Scaling:
 
 
 def shipped_runs() -> Path:
-    """Return the table of published runs: in the installed package, or in a checkout."""
-    inside = Path(str(resources.files("tpusim"))) / "training_runs.csv"
-    return inside if inside.is_file() else _CHECKOUT
+    """Return the folder of the published runs: in the installed package, or in a checkout."""
+    inside = Path(str(resources.files("tpusim"))) / "measured_runs"
+    return inside if inside.is_dir() else _CHECKOUT
 
 
 @cache
-def _setups(path: Path) -> tuple[tuple[MeasuredRun, RunSetup], ...]:
-    with blame(str(path)):
-        return tuple(_set_up(measured_runs(*read_rows(path))[0]))
+def _runs(path: Path) -> tuple[MeasuredRun, ...]:
+    return measured_runs(path)
 
 
-def _set_up(runs: Sequence[MeasuredRun]) -> Iterator[tuple[MeasuredRun, RunSetup]]:
-    """Yield the runs that can be simulated, with their simulations."""
-    for run in runs:
-        try:
-            yield run, set_up(run)
-        except TpusimError:
-            continue
-
-
-def _same_kind(setup: RunSetup, found: Scaling) -> bool:
+def _same_kind(run: SimulationRun, found: Scaling) -> bool:
     """Return True for a run of the same model with the same dtype and checkpoints."""
-    ours, theirs = found.plan, setup.plan
+    ours, theirs = found.plan, run.plan
     return (
         isinstance(found.model, Transformer)
-        and replace(setup.model, name=found.model.name) == found.model
+        and isinstance(run.model, Transformer)
+        and run.model.replace(name=found.model.name) == found.model
         and theirs.seq_len == ours.seq_len
         and theirs.dtypes.matmul == ours.dtypes.matmul
         and (theirs.remat.policy, theirs.remat.save) == (ours.remat.policy, ours.remat.save)

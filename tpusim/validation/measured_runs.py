@@ -1,218 +1,128 @@
-"""Measured runs and the table they come from: a CSV file or a DataFrame, one run a row.
+"""Measured runs: run files with a section [measured], or the rows of a table."""
 
-The fields of `MeasuredRun` are the columns of the table; docs/validation.md describes them.
-"""
-
-import csv
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from io import StringIO
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from tpusim.base.errors import FileError, nearest
-from tpusim.base.text_files import read_text
+from tpusim.base.errors import FileError, TpusimError, blame
+from tpusim.base.shown_value import shown
+from tpusim.runfile import Measured, SimulationRun, measured_of, read_toml, run_of
+from tpusim.validation.run_tables import frame_rows, read_rows, row_tables, unread_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST_TABLE_BYTES = 2**26
-LARGEST_INTEGER_CELL = 10**9
-LONGEST_QUOTED_CELL = 60
-CSV_WANTED = "the path of a CSV file"
-TRUTH_VALUES = {"0": False, "1": True, "false": False, "true": True}
-EXPECTED_CELL = {
-    int: f"a whole number from 1 to {LARGEST_INTEGER_CELL:,}",
-    float: "a number above 0",
-    bool: "0 or 1",
-    str: "a text",
-}
 
-TableRow: TypeAlias = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run as its source describes it. Text is verbatim; 0 stands for a number not given.
+    """A run and its measurement.
 
-    step_s: seconds per step.
-    params_b: parameters in billions.
-    mfu_half_causal_pct: measured MFU in percent.
-    mesh: `axis=size;...`.
-
-    docs/validation.md explains the other columns.
+    id: the name of its file without the ending, or its id in a table.
+    chip: the generation that its slice names; empty if it names none.
+    given: the run; None where there cannot be such a run.
+    reason: why there cannot.
     """
 
     id: str
     chip: str
-    topology: str
-    n_layers: int
-    d_model: int
-    n_heads: int
-    d_ff: int
-    vocab: int
-    seq_len: int
-    global_batch: int
-    mesh: str
-    step_s: float
-    num_slices: int = 1
-    num_chips: int = 0
-    model: str = ""
-    params_b: float = 0.0
-    n_kv_heads: int = 0
-    head_dim: str = ""
-    mlp_matrices: int = 3
-    experts: int = 0
-    experts_per_token: int = 0
-    capacity_factor: float = 0.0
-    expert_exchange: str = ""
-    causal: bool = True
-    mesh_counts: str = ""
-    remat: str = "full"
-    save: str = ""
-    offload: str = ""
-    vocab_tiles: int = 0
-    framework: str = ""
-    dtype: str = "bf16"
-    optimizer: str = ""
-    attention: str = ""
-    step_is: str = ""
-    mfu_half_causal_pct: float = 0.0
-    confidence: str = ""
-    date: str = ""
-    source: str = ""
-    notes: str = ""
+    measured: Measured
+    given: SimulationRun | None
+    reason: str = ""
+
+    @property
+    def step_s(self) -> float:
+        """Measured seconds per step."""
+        return self.measured.step_s
+
+    @property
+    def framework(self) -> str:
+        """What made the program; empty if it is not given."""
+        return self.measured.framework
 
 
-COLUMN_TYPES: Mapping[str, Any] = get_type_hints(MeasuredRun)
-REQUIRED_COLUMNS = tuple(field.name for field in fields(MeasuredRun) if field.default is MISSING)
+def measured_runs(runs: "Path | str | pd.DataFrame") -> tuple[MeasuredRun, ...]:
+    """Return the runs of a folder of run files, of a CSV file or of a DataFrame, with unique ids.
 
-
-def read_rows(path: Path) -> tuple[list[str], list[TableRow]]:
-    """Return the header and the rows of a CSV file. Raise FileError if it is not one."""
-    text = read_text(
-        path, "a table of runs, where a run is one line", CSV_WANTED, LARGEST_TABLE_BYTES
-    )
-    if "\0" in text:
-        raise FileError(f"not a text file (it holds NUL bytes); give {CSV_WANTED}")
-    if not text.strip():
-        raise FileError("the file is empty; write a header of column names and a row per run")
-    try:
-        lines = [line for line in csv.reader(StringIO(text), strict=True) if any(line)]
-    except csv.Error as error:
-        raise FileError(f"not a table of comma-separated values: {error}") from error
-    header, *rows = ([cell.strip() for cell in line] for line in lines)
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise FileError(
-                f"row {number} has {len(row)} cells and the header {len(header)}; "
-                "put a text that holds commas in double quotes"
-            )
-    return header, [dict(zip(header, row, strict=True)) for row in rows]
-
-
-def frame_rows(frame: "pd.DataFrame") -> tuple[list[str], list[TableRow]]:
-    """Return the header and the rows of a DataFrame such as `pandas.read_csv` returns."""
-    if not hasattr(frame, "to_dict") or not hasattr(frame, "columns"):
-        raise FileError(
-            f"validate takes a DataFrame with one row per run, not a {type(frame).__name__}; "
-            "write ts.validate(pandas.read_csv('runs.csv'))"
-        )
-    header = [str(name).strip() for name in frame.columns]
-    rows: Iterable[Sequence[Any]] = frame.itertuples(index=False, name=None)
-    return header, [dict(zip(header, map(_cell_text, row), strict=True)) for row in rows]
-
-
-def _cell_text(value: Any) -> str:
-    """Return a cell as a CSV file would hold it: integers without a point, missing cells empty."""
-    if value is None or value != value or str(value) == "<NA>":
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def measured_runs(
-    header: Sequence[str], rows: Sequence[TableRow]
-) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
-    """Return the runs of a table, and the columns that nothing reads.
-
-    An empty cell counts as absent. Raise FileError for a missing, repeated or misspelt column, an
-    empty table, a cell of the wrong type, and an id that occurs twice.
+    Files are found in inner folders too, and come in the order of their paths. Raise FileError for
+    what is none of these, and for a measurement that cannot be read; any other mistake in a run is
+    its reason.
     """
-    unread = _check_header(header)
+    return read_measured(runs)[0]
+
+
+def read_measured(
+    runs: "Path | str | pd.DataFrame",
+) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
+    """Return the runs, as `measured_runs` does, and the columns of a table that nothing reads."""
+    if not isinstance(runs, str | Path):
+        if not hasattr(runs, "itertuples"):
+            raise FileError(
+                f"validate is given {shown(runs)}; write the path of a folder of run files, of a "
+                "run file or of a CSV file, or a DataFrame with one row per run"
+            )
+        return _of_table(*frame_rows(runs))
+    path = Path(runs)
+    with blame(str(path)):
+        if path.is_dir():
+            return _of_files(path), ()
+        if path.suffix == ".toml":
+            return (_of_file(path),), ()
+        return _of_table(*read_rows(path))
+
+
+def _of_files(folder: Path) -> tuple[MeasuredRun, ...]:
+    paths = sorted(folder.rglob("*.toml"), key=lambda path: path.with_suffix(""))
+    if not paths:
+        raise FileError("the folder has no run files; write one such as run.toml for each run")
+    repeated = _repeated([path.stem for path in paths])
+    if repeated:
+        raise FileError(f"several files are called {repeated}.toml; give each run its own name")
+    return tuple(_named(path, folder) for path in paths)
+
+
+def _named(path: Path, folder: Path) -> MeasuredRun:
+    with blame(str(path.relative_to(folder))):
+        return _of_file(path)
+
+
+def _of_file(path: Path) -> MeasuredRun:
+    return _measured_run(path.stem, read_toml(path), path.parent)
+
+
+def _of_table(
+    header: Sequence[str], rows: Sequence[Mapping[str, str]]
+) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
+    unread = unread_columns(header)
     if not rows:
         raise FileError("the table has a header and no runs; write one row per run")
-    runs = tuple(_parse_run(row, f"row {number}") for number, row in enumerate(rows, 1))
-    repeated = [name for name, count in Counter(run.id for run in runs).items() if count > 1]
-    if repeated:
-        raise FileError(f"the id {_quoted(repeated[0])} is in several rows; give each run its own")
-    return runs, unread
+    found = []
+    for number, row in enumerate(rows, 1):
+        where = f"row {number} ({shown(row['id'])})" if row["id"] else f"row {number}"
+        with blame(where):
+            if not row["id"]:
+                raise FileError("id is empty; write a text")
+            found.append(_measured_run(row["id"], row_tables(row), Path()))
+    if repeated := _repeated([run.id for run in found]):
+        raise FileError(f"the id {shown(repeated)} is in several rows; give each run its own")
+    return tuple(found), unread
 
 
-def _check_header(header: Sequence[str]) -> tuple[str, ...]:
-    repeated = [name for name, count in Counter(header).items() if count > 1]
-    if repeated:
-        raise FileError(f"the column {_quoted(repeated[0])} is in the header twice; remove one")
-    unread = tuple(name for name in header if name not in COLUMN_TYPES)
-    for name in REQUIRED_COLUMNS:
-        if name not in header:
-            raise FileError(f"the column {name} is missing; {_rename_hint(name, unread)}")
-    for name in unread:
-        close = nearest(name, [known for known in COLUMN_TYPES if known not in header])
-        if close.startswith("did you mean"):
-            raise FileError(f"no column is called {_quoted(name)}; {close}")
-    return unread
+def _repeated(names: Sequence[str]) -> str:
+    """Return a name that is there twice; empty if there is none."""
+    return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
-def _rename_hint(name: str, unread: Sequence[str]) -> str:
-    """Return the column that may have been meant, or all columns that are required."""
-    close = nearest(name, [column[:LONGEST_QUOTED_CELL] for column in unread])
-    if close.startswith("did you mean"):
-        return f"rename the column that you mean ({close.removeprefix('did you mean ')}"[:-1] + ")"
-    return (
-        f"the columns that every run needs are {', '.join(REQUIRED_COLUMNS)}, separated by commas"
-    )
-
-
-def _parse_run(row: TableRow, where: str) -> MeasuredRun:
-    where = f"{where} ({_quoted(row['id'])})" if row["id"] else where
-    return MeasuredRun(
-        **{
-            name: _parse_cell(name, row.get(name, ""), where)
-            for name in COLUMN_TYPES
-            if name in REQUIRED_COLUMNS or row.get(name, "")
-        }
-    )
-
-
-def _parse_cell(name: str, text: str, where: str) -> Any:
-    """Return a cell as the type of its column."""
-    kind = COLUMN_TYPES[name]
-    if kind is str and text and text.isprintable():
-        return text
-    if kind is bool and text.lower() in TRUTH_VALUES:
-        return TRUTH_VALUES[text.lower()]
-    if kind in (int, float) and (number := _parse_number(text, whole=kind is int)):
-        return number
-    found = f"is {_quoted(text)}" if text else "is empty"
-    raise FileError(f"{where}: {name} {found}; write {EXPECTED_CELL[kind]}")
-
-
-def _parse_number(text: str, *, whole: bool) -> int | float | None:
-    """Return the positive number that a cell holds, or None if it holds none."""
+def _measured_run(name: str, tables: Mapping[str, Any], folder: Path) -> MeasuredRun:
+    measured = measured_of(tables)
     try:
-        number = float(text)
-    except ValueError:
-        return None
-    if not math.isfinite(number) or number <= 0:
-        return None
-    if not whole:
-        return number
-    return int(number) if number.is_integer() and number <= LARGEST_INTEGER_CELL else None
+        given = run_of(tables, name, folder)
+        return MeasuredRun(name, given.pod.chip.name, measured, given)
+    except TpusimError as error:
+        return MeasuredRun(name, _chip(tables), measured, None, str(error))
 
 
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= LONGEST_QUOTED_CELL else f"{text[:LONGEST_QUOTED_CELL]}...")
+def _chip(tables: Mapping[str, Any]) -> str:
+    section = tables.get("slice")
+    return str(section.get("chip", "")) if isinstance(section, Mapping) else ""

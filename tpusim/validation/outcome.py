@@ -1,24 +1,21 @@
 """Outcomes of simulating measured runs: measured and predicted time, shares of the step."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from tpusim.accuracy import ErrorRange, RunFeatures, measured_errors
 from tpusim.base.errors import TpusimError
-from tpusim.hardware import placements
-from tpusim.models import Transformer
+from tpusim.models import Architecture, Transformer
+from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.results import Fit, PlanResult, verdict_need
+from tpusim.runfile import SimulationRun
 from tpusim.simulation import simulate
 from tpusim.validation.measured_runs import MeasuredRun
-from tpusim.validation.printed_memory import printed_hbm_bytes
-from tpusim.validation.remarks import remarks_of
-from tpusim.validation.run_dtypes import QUANTISED_DTYPES
-from tpusim.validation.run_setup import SetupChange, set_up, unsupported_features
 
 LONG_CONTEXT = 32768
-SMALL_MODEL_B = 1.0
+SMALL_MODEL = 1e9
 OUTCOME_COLUMNS = (
     *("predicted_s", "error", "status", "reason", "mfu", "measured_mfu", "hfu"),
     *("tflops_per_device", "measured_tflops_per_device", "guess_s", "guess_error"),
@@ -33,6 +30,9 @@ OUTCOME_COLUMNS = (
         "like_measured",
     ),
 )
+RunChange: TypeAlias = Callable[[SimulationRun], SimulationRun]
+"""What makes another simulation of a run: another chip, another plan."""
+
 RUN_FAMILIES = ("dense", "MoE", "long context", "int8/fp8", "multislice", "below 1B")
 
 
@@ -44,13 +44,11 @@ class RunOutcome:
     reason: why the status is not `ok`, or what a plan needs that does not fit in HBM, or hardly.
     fit: the verdict on HBM.
     mfu, measured_mfu: see docs/nomenclature.md; the measured one is the model's FLOPs over the
-        measured time, or the table's own if there is no simulation.
+        measured time, or the source's own if there is no simulation.
     family: of the run (`family_of`).
     features: of the prediction.
     guess_s: the time that the median MFU of the chip's other runs gives.
     shares: fractions of the predicted step by label of the breakdown; they sum to one.
-    notes: what was assumed, or read in the run's notes.
-    unread_notes: remarks in the run's notes that nothing reads.
     """
 
     run: MeasuredRun
@@ -69,8 +67,6 @@ class RunOutcome:
     family: str = ""
     features: RunFeatures | None = None
     guess_s: float | None = None
-    notes: tuple[str, ...] = ()
-    unread_notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -119,7 +115,8 @@ class RunOutcome:
     @property
     def printed_hbm_bytes(self) -> float | None:
         """HBM of a device as the run's source prints it; None where it does not."""
-        return printed_hbm_bytes(self.run)
+        printed = self.run.measured.hbm_gib
+        return None if printed is None else printed * 2**30
 
     @property
     def hbm_error(self) -> float | None:
@@ -135,22 +132,20 @@ class RunOutcome:
 
 
 def simulate_run(
-    run: MeasuredRun, without_passes: Sequence[str] = (), change: SetupChange | None = None
+    run: MeasuredRun, without_passes: Sequence[str] = (), change: RunChange | None = None
 ) -> RunOutcome:
     """Simulate a run; the outcome of one that cannot be simulated has a reason.
 
     without_passes: passes of the lowering to switch off.
-    change: makes the simulation of the one that the run's columns and notes ask for.
+    change: returns the run to simulate in place of the one that it gets.
     """
+    if run.given is None:
+        return _failed(run, "error", run.reason)
     try:
-        unsupported = list(unsupported_features(run))
-        if unsupported:
-            return _failed(run, "error", f"not simulated yet: {', '.join(unsupported)}")
-        given = change(set_up(run)) if change else set_up(run)
+        given = change(run.given) if change else run.given
         plan = given.plan.replace(without_passes=without_passes) if without_passes else given.plan
-        among = placements(given.pod, plan.mesh)
-        result = simulate(given.model, plan, given.pod, among=among)
-        return _simulated(run, result, family_of(run, given.model), given.notes)
+        result = simulate(given.model, plan, given.pod, input=given.input)
+        return _simulated(run, result, family_of(run, given.model))
     except TpusimError as error:
         return _failed(run, "error", str(error))
     except Exception as error:
@@ -160,13 +155,12 @@ def simulate_run(
 
 
 def _failed(run: MeasuredRun, status: str, reason: str) -> RunOutcome:
-    mfu = run.mfu_half_causal_pct / 100 or None
+    printed = run.measured.mfu_pct
+    mfu = None if printed is None else printed / 100
     return RunOutcome(run=run, status=status, reason=" ".join(reason.split()), measured_mfu=mfu)
 
 
-def _simulated(
-    run: MeasuredRun, result: PlanResult, family: str, notes: tuple[str, ...]
-) -> RunOutcome:
+def _simulated(run: MeasuredRun, result: PlanResult, family: str) -> RunOutcome:
     speed = result.step_time_s / run.step_s
     return RunOutcome(
         run=run,
@@ -180,8 +174,6 @@ def _simulated(
         fits=result.fits,
         fit=result.fit,
         hbm_peak_bytes=result.hbm_peak_bytes,
-        notes=notes,
-        unread_notes=remarks_of(run).unread,
         reason="" if result.fit is Fit.FITS else f"{result.fit}: {verdict_need(result)}",
         shares={name: s / result.step_time_s for name, s in result.breakdown_s.items()},
         family=family,
@@ -189,37 +181,49 @@ def _simulated(
     )
 
 
-def family_of(run: MeasuredRun, model: Transformer) -> str:
+def family_of(run: MeasuredRun, model: Architecture) -> str:
     """Return what the runs of one model by one framework have in common, on whatever chips.
 
-    Their errors are not independent: the same software ran the same layers. The model is known by
-    its dimensions, since sources give one model several names.
+    Their errors are not independent: the same software ran the same layers. A transformer is known
+    by its dimensions, since sources give one model several names; its MLP is that of the experts
+    where all layers have some.
     """
-    width = f"{model.layers}x{model.embed}x{model.mlp}"
-    return f"{run.framework or 'unnamed'} {width} vocab {model.vocab}"
+    framework = run.framework or "unnamed"
+    if not isinstance(model, Transformer):
+        return f"{framework} {model.name}"
+    moe, layers = model.moe, model.layers
+    mlp = moe.expert_mlp if all(map(moe.has_experts, range(layers))) else 0
+    return f"{framework} {layers}x{model.embed}x{mlp or model.mlp} vocab {model.vocab}"
 
 
 def families_of(run: MeasuredRun) -> tuple[str, ...]:
     """Return the families of a run, of which it may have several; `dense` if no other applies."""
-    return tuple(_special_families(run)) or RUN_FAMILIES[:1]
+    special = _special_families(run.given) if run.given else ()
+    return tuple(special) or RUN_FAMILIES[:1]
 
 
-def _special_families(run: MeasuredRun) -> Iterator[str]:
-    if run.experts:
+def _special_families(run: SimulationRun) -> Iterator[str]:
+    if run.model.has_experts:
         yield "MoE"
-    if run.seq_len >= LONG_CONTEXT:
+    if run.plan.seq_len >= LONG_CONTEXT:
         yield "long context"
-    if run.dtype.startswith(QUANTISED_DTYPES):
+    if run.plan.dtypes.matmul in NARROW_DTYPES:
         yield "int8/fp8"
-    if run.num_slices > 1:
+    if run.pod.num_slices > 1:
         yield "multislice"
-    if 0 < run.params_b < SMALL_MODEL_B:
+    if run.model.parameter_count < SMALL_MODEL:
         yield "below 1B"
 
 
 def kinds_of(run: MeasuredRun) -> tuple[str, ...]:
     """Return the framework of a run, and the set of MaxText's dense bf16 runs if it is one."""
-    plain = run.framework == "maxtext" and run.dtype == "bf16" and not run.experts
+    given = run.given
+    plain = (
+        run.framework == "maxtext"
+        and given is not None
+        and given.plan.dtypes.of("matmul") == "bf16"
+        and not given.model.has_experts
+    )
     return (run.framework or "no framework", *(["maxtext dense bf16"] if plain else []))
 
 
@@ -241,6 +245,6 @@ def _row(one: RunOutcome) -> dict[str, Any]:
         "families": ", ".join(families_of(one.run)),
         "measured_s": one.run.step_s,
         **{name: getattr(one, name) for name in OUTCOME_COLUMNS},
-        "notes": "; ".join(one.notes),
-        "unread_notes": "; ".join(one.unread_notes),
+        "assumed": "; ".join(one.run.measured.assumed),
+        "unmodelled": "; ".join(one.run.measured.unmodelled),
     }

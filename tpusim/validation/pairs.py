@@ -1,29 +1,35 @@
 """Pairs of runs that differ in one thing: the ratio cancels what both share, such as software."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
-from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.runfile import SimulationRun
 from tpusim.validation.outcome import RunOutcome
-from tpusim.validation.remarks import remarks_of
 
-EQUAL_COLUMNS = (
-    *("model", "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab"),
-    *("mlp_matrices", "experts", "capacity_factor", "expert_exchange"),
-    *("causal", "seq_len", "framework"),
-)
-PAIRED_COLUMNS = ("num_slices", "dtype", "topology", "chip")
-SECONDARY_COLUMNS = ("remat", "save", "offload", "vocab_tiles", "optimizer", "attention")
+PAIRED: Mapping[str, Callable[[SimulationRun], Any]] = {
+    "num_slices": lambda run: run.pod.num_slices,
+    "dtype": lambda run: run.plan.dtypes.of("matmul"),
+    "topology": lambda run: str(run.pod.topology),
+    "chip": lambda run: run.pod.chip.name,
+}
+"""The things in which the runs of a pair may differ."""
+
+OF_THE_SIZE = ("mesh", "global_batch", "placement")
+"""Keys of a plan that follow the number of chips, and are compared otherwise."""
+
+OF_THE_DTYPE = ("matmul_dtype", "gather_dtype", "quantisation_noise")
+"""Keys of a plan that say how its matmuls are quantised."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPair:
     """Two runs, the ratio of their times (second over first), and what differs.
 
-    thing: the one of PAIRED_COLUMNS that differs.
-    also: other columns that differ; a pair without any is the sharpest.
+    thing: the one of PAIRED that differs.
+    also: other keys that differ, or that one source does not state; a pair without any is the
+        sharpest.
     """
 
     first: str
@@ -43,12 +49,17 @@ class RunPair:
 
 
 def run_pairs(outcomes: Sequence[RunOutcome]) -> tuple[RunPair, ...]:
-    """Return all pairs of runs of one model that differ in exactly one of PAIRED_COLUMNS.
+    """Return all pairs of runs of one model that differ in exactly one thing of PAIRED.
 
     The mesh and the global batch follow the number of chips, so only their values per chip are
-    compared; `also` names them if those differ.
+    compared; `also` names them if those differ. The second run has no fewer slices than the first.
     """
-    return tuple(pair for a, b in combinations(outcomes, 2) for pair in _pair(a, b))
+    ordered = sorted(outcomes, key=_slices)
+    return tuple(pair for a, b in combinations(ordered, 2) for pair in _pair(a, b))
+
+
+def _slices(one: RunOutcome) -> int:
+    return one.run.given.pod.num_slices if one.run.given else 0
 
 
 def pair_document(pair: RunPair) -> dict[str, Any]:
@@ -57,40 +68,52 @@ def pair_document(pair: RunPair) -> dict[str, Any]:
 
 
 def _pair(a: RunOutcome, b: RunOutcome) -> Iterator[RunPair]:
-    one, other = a.run, b.run
-    things = _differing(one, other, PAIRED_COLUMNS)
-    if len(things) != 1 or _differing(one, other, EQUAL_COLUMNS):
+    one, other = a.run.given, b.run.given
+    if one is None or other is None or not _of_one_kind(a, b):
+        return
+    things = [name for name, of in PAIRED.items() if of(one) != of(other)]
+    if len(things) != 1:
         return
     (thing,) = things
+    of = PAIRED[thing]
     yield RunPair(
-        first=one.id,
-        second=other.id,
+        first=a.run.id,
+        second=b.run.id,
         thing=thing,
-        change=f"{getattr(one, thing)} to {getattr(other, thing)}",
-        measured_ratio=other.step_s / one.step_s,
+        change=f"{of(one)} to {of(other)}",
+        measured_ratio=b.run.step_s / a.run.step_s,
         predicted_ratio=b.predicted_s / a.predicted_s if a.predicted_s and b.predicted_s else None,
-        also=tuple(_secondary_differences(one, other, thing)),
+        also=tuple(dict.fromkeys((*_differing(one, other, thing), *_told_by_one(a, b)))),
     )
 
 
-def _differing(one: MeasuredRun, other: MeasuredRun, columns: Sequence[str]) -> list[str]:
-    return [name for name in columns if getattr(one, name) != getattr(other, name)]
-
-
-def _differing_remarks(one: MeasuredRun, other: MeasuredRun) -> Iterator[str]:
-    """Yield the fields of model and plan that the runs' notes set differently."""
-    fields, others = (
-        {**remarks.model, **remarks.plan} for remarks in map(remarks_of, (one, other))
+def _of_one_kind(a: RunOutcome, b: RunOutcome) -> bool:
+    """Return True for runs of one model by one framework, with sequences of one length."""
+    one, other = a.run.given, b.run.given
+    return (
+        one is not None
+        and other is not None
+        and a.run.framework == b.run.framework
+        and one.plan.seq_len == other.plan.seq_len
+        and one.model == other.model
     )
-    unequal = [key for key in {**fields, **others} if fields.get(key) != others.get(key)]
-    yield from (key for key in unequal if key not in ("vocab", *SECONDARY_COLUMNS))
 
 
-def _secondary_differences(one: MeasuredRun, other: MeasuredRun, thing: str) -> Iterator[str]:
-    yield from _differing(one, other, SECONDARY_COLUMNS)
-    yield from _differing_remarks(one, other)
-    meshes_differ = sorted(one.mesh.split(";")) != sorted(other.mesh.split(";"))
-    if meshes_differ and thing not in ("num_slices", "topology"):
+def _told_by_one(a: RunOutcome, b: RunOutcome) -> Iterator[str]:
+    """Yield the keys whose value only one of two sources states: the runs may differ in them."""
+    told, others = a.run.measured.assumed, b.run.measured.assumed
+    keys = [key.partition(".")[2] for key in (*told, *others) if (key in told) != (key in others)]
+    yield from (key for key in keys if key not in (*OF_THE_SIZE, "topology"))
+
+
+def _differing(one: SimulationRun, other: SimulationRun, thing: str) -> Iterator[str]:
+    """Yield the keys of the plans that differ besides the thing and what follows from it."""
+    plan, others = one.plan.flat(), other.plan.flat()
+    resized = thing in ("num_slices", "topology")
+    follows = OF_THE_DTYPE if thing == "dtype" else ("rules",) if resized else ()
+    compared = (key for key in plan if key not in (*OF_THE_SIZE, *follows))
+    yield from (key for key in compared if plan[key] != others[key])
+    if one.plan.mesh != other.plan.mesh and not resized:
         yield "mesh"
-    if one.global_batch * other.num_chips != other.global_batch * one.num_chips:
+    if one.plan.global_batch * other.pod.chips != other.plan.global_batch * one.pod.chips:
         yield "batch a chip"

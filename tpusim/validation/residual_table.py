@@ -1,6 +1,6 @@
 """The residuals that ranges are made of, written from a validation into the package.
 
-    python -m tpusim.validation.residual_table RUNS.csv [--choose]
+    python -m tpusim.validation.residual_table FOLDER [--choose]
 
 writes `tpusim/accuracy/residuals.csv`, and prints how well ranges made of it cover the runs.
 `--choose` also prints the bandwidths with the best score, which takes minutes.
@@ -17,26 +17,32 @@ from tpusim.accuracy import (
     best_bandwidths,
     interval_score,
     read_residuals,
+    residuals,
     residuals_text,
 )
 from tpusim.accuracy.residuals import residuals_path
 from tpusim.base.text_files import atomic_write
-from tpusim.validation.validate import Validation, validate_file
+from tpusim.validation.validate import Validation, validate
 
 
 def residual_rows(validation: Validation) -> tuple[Residual, ...]:
-    """Return the residuals of the runs that were simulated, in the order of the table."""
-    return tuple(
+    """Return the residuals of the runs that were simulated, those of the package in its order.
+
+    A range is made of sums over them, whose last digits depend on it.
+    """
+    places = {row.id: place for place, row in enumerate(residuals())}
+    found = [
         Residual(one.run.id, one.family, one.features, log(one.run.step_s / one.predicted_s))
         for one in validation.outcomes
         if one.features is not None and one.predicted_s is not None
-    )
+    ]
+    return tuple(sorted(found, key=lambda row: places.get(row.id, len(places))))
 
 
 def main(arguments: Sequence[str]) -> None:
     """Write the residuals of the first path's runs, and print the score of their ranges."""
     runs, *options = arguments
-    rows = residual_rows(validate_file(runs))
+    rows = residual_rows(validate(runs))
     text = residuals_text(rows)
     read_residuals(text)  # raises before the file is overwritten
     with atomic_write(residuals_path()) as beside:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tpusim.hardware import chip_names
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.outcome import RUN_FAMILIES, RunOutcome, families_of, kinds_of
 
@@ -92,8 +93,10 @@ def tau_b_within_chips(outcomes: Sequence[RunOutcome]) -> float | None:
 
 
 def by_chip(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:
-    """Return the outcomes of each chip, in the order of the table."""
-    return _grouped(outcomes, lambda run: (run.chip,))
+    """Return the outcomes of each chip, from the first generation to the last."""
+    groups = _grouped(outcomes, lambda run: (run.chip,))
+    known = [name for name in chip_names() if name in groups]
+    return {name: groups[name] for name in (*known, *(groups.keys() - set(known)))}
 
 
 def by_family(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:

@@ -1,4 +1,4 @@
-"""Validate the simulator: a table of measured runs becomes a table of errors."""
+"""Validate the simulator: measured runs become a table of errors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim import __version__
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import blame
 from tpusim.lowering import check_switches
 from tpusim.validation.format import validation_text
-from tpusim.validation.measured_runs import TableRow, frame_rows, measured_runs, read_rows
-from tpusim.validation.outcome import RunOutcome, outcome_columns, simulate_run
+from tpusim.validation.measured_runs import read_measured
+from tpusim.validation.outcome import RunChange, RunOutcome, outcome_columns, simulate_run
 from tpusim.validation.pairs import RunPair, pair_document, run_pairs
-from tpusim.validation.referred_notes import with_referred_notes
-from tpusim.validation.run_setup import SetupChange
 from tpusim.validation.statistics import (
     by_chip,
     by_family,
@@ -32,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """All runs of a table, simulated. Prints as the command does.
+    """All runs of a folder or a table, simulated. Prints as the command does.
 
-    outcomes: one per run, in the order of the table.
+    outcomes: one per run, in the order of the files' names or of the table.
     pairs: pairs of runs that differ in one thing.
     unread: columns of the table that nothing reads.
     """
@@ -95,49 +92,29 @@ class Validation:
 
 @checked_call
 def validate(
-    frame: "pd.DataFrame",
+    runs: "Path | str | pd.DataFrame",
     *,
     without_passes: Sequence[str] = (),
-    change: SetupChange | None = None,
+    change: RunChange | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
-    """Simulate each run of a DataFrame that has the columns of docs/validation.md.
+    """Simulate each run of a folder of run files with a section [measured], or of a table.
 
+    runs: the folder, whose inner folders are read too; a run file; or a CSV file or a DataFrame
+        with a row per run, whose columns are the keys of a run file (docs/validation.md).
     without_passes: passes of the lowering to switch off in every run, for an ablation.
-    change: gets the model, plan and slice of each run, and returns those to simulate instead.
-
-    A run that cannot be simulated is a row with a reason. Raise FileError if the table itself is
-    wrong: a missing column, a cell that is not a number, an id given twice.
-    """
-    return _validated(*frame_rows(frame), without_passes, change)
-
-
-def validate_file(
-    path: Path | str,
-    without_passes: Sequence[str] = (),
-    progress: Callable[[int, int], None] | None = None,
-) -> Validation:
-    """Simulate each run of a CSV file with these columns.
-
+    change: gets each run (`SimulationRun`), and returns the one to simulate instead.
     progress: called with the runs done and the total.
+
+    A run that cannot be simulated is a row with a reason. Raise FileError for what is no such
+    folder or table, and a TpusimError for a measurement that cannot be read.
     """
-    with blame(str(path)):
-        return _validated(*read_rows(Path(path)), without_passes, progress=progress)
-
-
-def _validated(
-    header: Sequence[str],
-    rows: Sequence[TableRow],
-    without_passes: Sequence[str],
-    change: SetupChange | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Validation:
     check_switches(without_passes)
-    runs, unread = measured_runs(header, rows)
-    runs = with_referred_notes(runs)
+    found, unread = read_measured(runs)
     simulated = []
-    for run in runs:
+    for run in found:
         simulated.append(simulate_run(run, without_passes, change))
         if progress is not None:
-            progress(len(simulated), len(runs))
+            progress(len(simulated), len(found))
     outcomes = with_guesses(simulated)
     return Validation(outcomes, run_pairs(outcomes), unread)

@@ -23,6 +23,7 @@ def compared(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_run_file_is_compared_with_a_change_of_it(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,6 +40,7 @@ def test_one_run_file_is_compared_with_a_change_of_it(
     assert compared(tmp_path / "out")["b_s"] == pytest.approx(result["step_time_s"], rel=1e-12)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_its_folder_and_its_file_are_the_same(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +55,7 @@ def test_a_run_its_folder_and_its_file_are_the_same(
     assert compared(tmp_path / "out")["settings"] == {}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_program_and_a_plan(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,12 @@ def test_convolutions_of_a_step_are_listed_slowest_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """ResNet-50's stem, on 64-channel lanes, wastes most of the array and gains by folding."""
-    run = ["simulate", "experiments/systems/resnet50.toml", "--explain", "convolutions"]
+    run = [
+        "simulate",
+        "tests/measured/systems/mlperf07-resnet-v4-64.toml",
+        "--explain",
+        "convolutions",
+    ]
     text = said(run, capsys)[1]
     head, *rows = text[text.index("convolutions ") :].split("\n")
     assert head.startswith("convolutions 59 on v4, ")

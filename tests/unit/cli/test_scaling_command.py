@@ -8,6 +8,7 @@ import pytest
 from commands import SMALL, said
 
 import tpusim as ts
+from tpusim.validation import measured_runs
 from tpusim.validation.measured_points import shipped_runs
 
 ROOT = Path(__file__).parents[3]
@@ -58,10 +59,9 @@ def test_published_runs_stand_beside_their_points(capsys: pytest.CaptureFixture[
     """MaxText's 32B on 1 to 32 pods of v5e: six rows of the table, of the same plan."""
     out = said(["scaling", MEASURED, "--slices", "1,2,3,4,8,16,32", "--json"], capsys)[1]
     points = [each for each in json.loads(out)["points"] if each["curve"] == "weak"]
-    with shipped_runs().open(encoding="utf-8") as table:
-        steps = {row["id"]: float(row["step_s"]) for row in DictReader(table)}
+    steps = {run.id: run.step_s for run in measured_runs(shipped_runs())}
     for point in points:
-        expected = f"MT-v5e-32B-{point['slices']}x"
+        expected = f"mt-v5e-32b-{point['slices']}x"
         if point["slices"] == 3:
             assert (point["measured_run"], point["measured_step_time_s"]) == ("", None)
             continue
@@ -84,11 +84,11 @@ def test_another_plan_was_not_measured(changed: str, capsys: pytest.CaptureFixtu
 def test_own_runs_take_the_place_of_the_published_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with shipped_runs().open(encoding="utf-8") as table:
-        lines = table.read().splitlines()
-    own = tmp_path / "own.csv"
-    row = next(line for line in lines if line.startswith("MT-v5e-32B-2x"))
-    own.write_text(f"{lines[0]}\n{row.replace('MT-v5e-32B-2x', 'mine').replace('12.9435', '20')}\n")
+    (file,) = shipped_runs().rglob("mt-v5e-32b-2x.toml")
+    own = tmp_path / "own"
+    own.mkdir()
+    text = file.read_text("utf-8").replace("step_s = 12.9435", "step_s = 20.0")
+    (own / "mine.toml").write_text(text, "utf-8")
     out = said(["scaling", MEASURED, "--slices", "1,2", "--measured", str(own)], capsys)[1]
     last = out.split("strong")[0].rstrip().splitlines()[-1]
     assert last.endswith("   20 s")

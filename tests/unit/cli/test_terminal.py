@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,9 @@ TEXTS = {"run": RUN, "piped": PIPED, "sweep": SWEEP, "search": SEARCH}
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in TEXTS.items():
         (tmp_path / f"{name}.toml").write_text(text, "utf-8")
-    runs = (ROOT / "tests/validation/training_runs.csv").read_text("utf-8").splitlines()
-    (tmp_path / "runs.csv").write_text("\n".join(runs[:3]) + "\n", "utf-8")
+    (tmp_path / "runs").mkdir()
+    for name in ("mlp11-v4-480b", "mt-v4-22b-202308-1x"):
+        shutil.copy(ROOT / f"tests/measured/runs/calibration/{name}.toml", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -49,7 +51,7 @@ COMMANDS = [
     f"replay {HLO} --explain collectives",
     "sweep sweep.toml --workers 1",
     "scaling run.toml --chips 8,16",
-    "validate runs.csv",
+    "validate runs",
     "explain conv --chip v5e --input 256x224x224x3 --kernel 7x7x64 --stride 2",
     "advise run.toml",
     "compare run.toml piped.toml",
@@ -110,7 +112,7 @@ JSON = {
     f"replay {HLO}": "step_time_s",
     "sweep sweep.toml --workers 1": "plans",
     "scaling run.toml --chips 8,16": "points",
-    "validate runs.csv": "median_abs_error",
+    "validate runs": "median_abs_error",
 }
 
 

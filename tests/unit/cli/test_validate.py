@@ -11,10 +11,32 @@ import pytest
 import tpusim as ts
 from tpusim.cli.main import run
 
-HEADER = "id,chip,topology,n_layers,d_model,n_heads,d_ff,vocab,seq_len,global_batch,mesh,step_s"
-GOOD = "good,v5e,4x4,2,512,4,2048,1000,128,64,fsdp=16,0.01"
-SLOW = "slow,v5e,4x4,4,512,4,2048,1000,128,64,fsdp=16,0.02"
-WRONG = "wrong,v5e,4x5,2,512,4,2048,1000,128,64,fsdp=16,0.01"
+HEADER = (
+    "id,slice.chip,slice.topology,model.layers,model.embed,model.heads,model.mlp,model.vocab,"
+    "plan.seq_len,plan.global_batch,plan.mesh.fsdp,measured.step_s"
+)
+GOOD = "good,v5e,4x4,2,512,4,2048,1000,128,64,16,0.01"
+SLOW = "slow,v5e,4x4,4,512,4,2048,1000,128,64,16,0.02"
+WRONG = "wrong,v5e,4x5,2,512,4,2048,1000,128,64,16,0.01"
+FILE = """
+[slice]
+chip = "v5e"
+topology = "4x4"
+[model]
+layers = 2
+embed = 512
+heads = 4
+mlp = 2048
+vocab = 1000
+[plan]
+seq_len = 128
+global_batch = 64
+mesh = { fsdp = 16 }
+[measured]
+step_s = 0.01
+framework = "maxtext"
+assumed = ["plan.remat"]
+"""
 
 
 def table(tmp_path: Path, *lines: str) -> str:
@@ -63,7 +85,7 @@ def test_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_python_and_command_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = table(tmp_path, f"{HEADER},experts", f"{GOOD},", f"{SLOW},8")
+    path = table(tmp_path, f"{HEADER},model.experts", f"{GOOD},", f"{SLOW},8")
     found = ts.validate(pd.read_csv(path))
     assert run(["validate", path]) == 1
     assert capsys.readouterr().out == f"{found}\n"
@@ -82,25 +104,55 @@ def test_the_function_is_not_hidden_by_its_package() -> None:
     assert callable(ts.validate)
 
 
+OLD = "id,chip,topology,n_layers,d_model,n_heads,d_ff,vocab,seq_len,global_batch,mesh,step_s"
 MISTAKES = [
     ((), "the file is empty"),
     ((HEADER,), "a header and no runs"),
-    ((HEADER.replace("n_layers", "n_layer"), GOOD), "column n_layers is missing; rename"),
-    ((HEADER.replace("n_layers", "n_layer"), GOOD), "'n_layer'"),
-    (("run;chip;step", "a;v4;3"), "the column id is missing; the columns that every run needs"),
-    ((f"{HEADER},remta", f"{GOOD},full"), "no column is called 'remta'; did you mean 'remat'?"),
-    ((f"{HEADER},step_s", f"{GOOD},3"), "the column 'step_s' is in the header twice"),
+    (
+        (HEADER.replace("measured.step_s", "measured.stepp_s"), GOOD),
+        "no key of [measured]; did you mean 'step_s'",
+    ),
+    (
+        (HEADER.replace("model.layers", "model.layer"), GOOD),
+        "the column 'model.layer' is no key of [model]; did you mean 'layers' or",
+    ),
+    (
+        (HEADER.replace("model.layers", "model.zzzz"), GOOD),
+        "is no key of [model]; docs/run_file.md lists them",
+    ),
+    ((HEADER.replace(",measured.step_s", ",seconds"), GOOD), "measured.step_s is missing"),
+    (("run;chip;step", "a;v4;3"), "the column id is missing; a table has the columns id and"),
+    ((OLD, "a,v4,4x4x4,2,512,4,2048,1000,128,64,fsdp=64,1"), "step_s is of the earlier form"),
+    ((OLD, "a,v4,4x4x4,2,512,4,2048,1000,128,64,fsdp=64,1"), "plan.mesh.fsdp, measured.step_s"),
+    ((f"{HEADER},plan.remta", f"{GOOD},full"), "is no key of [plan]; did you mean 'remat'?"),
+    ((f"{HEADER},measured.step_s", f"{GOOD},3"), "'measured.step_s' is in the header twice"),
     ((HEADER, GOOD, GOOD), "the id 'good' is in several rows"),
-    ((HEADER, GOOD.replace("0.01", "fast")), "row 1 ('good'): step_s is 'fast'; write a number"),
-    ((HEADER, GOOD.replace("0.01", "nan")), "step_s is 'nan'"),
-    ((HEADER, GOOD.replace("0.01", "-1")), "step_s is '-1'; write a number above 0"),
-    ((HEADER, GOOD.replace("0.01", "")), "step_s is empty"),
-    ((HEADER, GOOD.replace("512", "51.2")), "d_model is '51.2'; write a whole number"),
-    ((HEADER, GOOD.replace("512", "0")), "d_model is '0'"),
-    ((f"{HEADER},causal", f"{GOOD},maybe"), "causal is 'maybe'; write 0 or 1"),
+    ((HEADER, GOOD.replace("good", "")), "row 1: id is empty"),
+    ((HEADER, GOOD.replace("0.01", "fast")), "row 1 ('good'): measured.step_s is the text 'fast'"),
+    ((HEADER, GOOD.replace("0.01", "nan")), "measured.step_s is nan"),
+    ((HEADER, GOOD.replace("0.01", "-1")), "measured.step_s is -1.0; write a number above 0"),
+    ((HEADER, GOOD.replace("0.01", "")), "row 1 ('good'): the section [measured] is missing"),
     ((HEADER, f"{GOOD},more"), "row 1 has 13 cells and the header 12"),
     ((HEADER, '"good'), "not a table of comma-separated values"),
 ]
+REASONS = [
+    (GOOD.replace("512", "51.2"), "model.embed is 51.2; write a whole number"),
+    (GOOD.replace("512", "0"), "model.embed is 0; write a whole number"),
+    (GOOD.replace("64", ""), "plan.global_batch is missing; write a whole number"),
+    (GOOD.replace("v5e", "v5x"), "'v5x'"),
+]
+"""Rows of runs that cannot be, and what is said of them."""
+
+
+@pytest.mark.parametrize(("row", "reason"), REASONS)
+def test_what_cannot_run_is_a_row_with_its_reason(
+    row: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["validate", table(tmp_path, HEADER, row, SLOW)]) == 1
+    out, error = capsys.readouterr()
+    assert error == ""
+    (told,) = (line for line in " ".join(out.split()).split("slow v5e")[:1])
+    assert f"error: {reason}" in told or reason in told
 
 
 @pytest.mark.parametrize(("lines", "sentence"), MISTAKES)
@@ -133,7 +185,7 @@ def test_binary_files(
     ("arguments", "sentence"),
     [
         (["validate", "none.csv"], "none.csv: cannot be read: No such file"),
-        (["validate", "."], "a folder; give the path of a CSV file"),
+        (["validate", "EMPTY"], "the folder has no run files; write one"),
         (["validate", "/dev/null"], "not a regular file"),
         (["validate", "RUNS", "--out", ""], "--out is empty"),
         (["validate", "RUNS", "--out", "RUNS"], "is a file; give a folder"),
@@ -143,15 +195,71 @@ def test_paths(
     arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = table(tmp_path, HEADER, GOOD)
-    assert run([argument.replace("RUNS", path) for argument in arguments]) == 2
+    (tmp_path / "none").mkdir()
+    names = {"RUNS": path, "EMPTY": str(tmp_path / "none")}
+    assert run([names.get(argument, argument) for argument in arguments]) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_what_is_no_frame(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ts.TpusimError, match="takes a DataFrame"):
-        ts.validate("runs.csv")  # type: ignore[arg-type]
+def test_what_is_no_frame() -> None:
+    with pytest.raises(ts.TpusimError, match="validate is given 3; write the path of a folder"):
+        ts.validate(3)  # type: ignore[arg-type]
     with pytest.raises(ts.TpusimError, match="the column id is missing"):
         ts.validate(pd.DataFrame())
+
+
+def files(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        path = folder / f"{name.replace('__', '/')}.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder
+
+
+def test_a_folder_of_run_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of inner folders too; a file and the row of a table are the same run."""
+    slow = FILE.replace("layers = 2", "layers = 4").replace("0.01", "0.02")
+    folder = files(tmp_path, b__slow=slow, good=FILE)
+    found = ts.validate(folder)
+    assert [one.run.id for one in found.outcomes] == ["slow", "good"]
+    assert run(["validate", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert out == f"{found}\n"
+    assert "assumed: plan.remat (slow and 1 other)" in out
+    (alone,) = ts.validate(folder / "good.toml").outcomes
+    path = table(tmp_path, f"{HEADER},measured.framework,measured.assumed",
+                 f"{GOOD},maxtext,['plan.remat']", f"{SLOW},maxtext,['plan.remat']")  # fmt: skip
+    good, other = ts.validate(path).outcomes
+    assert alone.predicted_s == found.outcomes[1].predicted_s == good.predicted_s
+    assert other.predicted_s == found.outcomes[0].predicted_s
+    assert good.run.measured == alone.run.measured
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ({"x": FILE.partition("[measured]")[0]}, "x.toml: the section [measured] is missing"),
+        ({"a__x": FILE, "x": FILE}, "several files are called x.toml"),
+        ({"x": FILE.replace("step_s", "stepp")}, "x.toml: [measured] has an unknown key 'stepp'"),
+        ({"x": "[slice"}, "x.toml: not valid TOML"),
+    ],
+)
+def test_what_is_no_folder_of_measured_runs(
+    texts: dict[str, str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["validate", str(files(tmp_path, **texts))]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"error: {tmp_path}: ")
+    assert sentence in error
+
+
+def test_a_run_of_a_folder_that_cannot_be_has_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = files(tmp_path, good=FILE, bad=FILE.replace("remat", "x").replace("4x4", "4x5"))
+    assert run(["validate", str(folder)]) == 1
+    assert "error: v5e has no slice 4x5" in capsys.readouterr().out
 
 
 def test_other_columns_are_named_and_not_read(

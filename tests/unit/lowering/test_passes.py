@@ -85,6 +85,19 @@ def test_observed_switches_off_every_pass_and_line_without_a_published_run() -> 
     assert (seen.line.observed, other.line.observed) == (True, False)
 
 
+def test_evidence_has_the_lowerings_that_a_group_may_have_in_other_places() -> None:
+    """Four chips of a cube lie on one dimension or on two, all of it in one way."""
+    pod = Slice("7x", "4x4x4")
+    for devices, line, others in (
+        (8, "SparseCore", ("SparseCore gathers as all-reduces",)),
+        (128, "SparseCore gathers as all-reduces", ()),
+    ):
+        plan = plan_of({"data": 128 // devices, "fsdp": devices}, global_batch=128)
+        placement = placements(pod, plan.mesh)[0]
+        (seen,) = lowering_evidence(plan, pod, placement, [("fsdp",)])
+        assert (seen.line.lowering.name, seen.elsewhere) == (line, others)
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_gather_waits_for_the_one_as_many_before_it_as_the_depth(
     depth: int, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,5 @@
 """A MaxText config is the run that a person would write for it."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,8 @@ import pytest
 
 import tpusim as ts
 from tpusim.maxtext.shipped_tables import models
-from tpusim.validation.measured_runs import measured_runs
-from tpusim.validation.run_setup import RunSetup, set_up
 
-TABLE = Path(__file__).parents[2] / "validation" / "training_runs.csv"
+MEASURED = Path(__file__).parents[2] / "measured" / "runs" / "calibration"
 
 CUSTOM = ("remat_policy=custom", "attention=flash", "max_target_length=8192", "use_iota_embed=True")
 LARGE_BLOCKS = (
@@ -19,31 +16,31 @@ LARGE_BLOCKS = (
 )  # fmt: skip
 FUSED = "sa_use_fused_bwd_kernel=True"
 RECIPES = {
-    "TR-v6e-Llama3.1-70B-256": (
+    "tr-v6e-llama3-1-70b-256": (
         "v6e-256", "model_name=llama3.1-70b", "per_device_batch_size=5", *CUSTOM,
         "decoder_layer_input=offload", "query_proj=offload", "key_proj=offload",
         "value_proj=offload", "dataset_type=synthetic", *LARGE_BLOCKS, FUSED,
     ),
-    "TR-v6e-Llama3.1-8B-8": (
+    "tr-v6e-llama3-1-8b-8": (
         "v6e-8", "model_name=llama3.1-8b", "per_device_batch_size=3", *CUSTOM,
         "decoder_layer_input=offload", "out_proj=offload", "query_proj=offload",
         "key_proj=offload", "value_proj=offload", "profiler=xplane", *LARGE_BLOCKS, FUSED,
     ),
-    "TR-v5p-Llama3.1-405B": (
+    "tr-v5p-llama3-1-405b": (
         "v5p-1024", "model_name=llama3.1-405b", "per_device_batch_size=2", *CUSTOM,
         "context=offload", "mlpwo=offload", "num_vocab_tiling=4", *LARGE_BLOCKS,
     ),
-    "TR-v6e-GPT3-int8": (
+    "tr-v6e-gpt3-int8": (
         "v6e-256", "model_name=gpt3-175b", "per_device_batch_size=3", "remat_policy=full",
         "attention=flash", "quantization=int8", "sa_block_q=1024", "sa_block_q_dkv=2048",
     ),
-    "TR-v6e-Gemma3-12B-1x": (
+    "tr-v6e-gemma3-12b-1x": (
         "v6e-256", "model_name=gemma3-12b", "per_device_batch_size=1", "num_vocab_tiling=16",
         "remat_policy=custom", "decoder_layer_input=device", "query_proj=remat", "key_proj=remat",
         "value_proj=remat", "max_target_length=32768", "attention=flash", "sa_block_q=1024",
         "sa_block_kv=1024", "sa_block_q_dkv=512", "sa_block_kv_dkv=2048",
     ),
-    "TR-v7x-70b-128k-bf16-head": (
+    "tr-v7x-70b-128k-bf16-head": (
         "tpu7x-4x8x8", "model_name=llama3.1-70b", "dtype=bfloat16", "per_device_batch_size=0.125",
         "remat_policy=custom", "decoder_layer_input=device", "context=device", "query_proj=device",
         "key_proj=device", "value_proj=device", "mlpwo=device", "num_vocab_tiling=4",
@@ -51,18 +48,18 @@ RECIPES = {
         "max_target_length=131072", "attention=flash", "sa_block_q=2048", "sa_block_kv=2048",
         "sa_block_q_dkv=1024", "sa_block_kv_dkv=4096", FUSED,
     ),
-    "TR-v6e-Mixtral-8x7B-pdb8": (
+    "tr-v6e-mixtral-8x7b-pdb8": (
         "v6e-256", "model_name=mixtral-8x7b", "per_device_batch_size=8", "ici_fsdp_parallelism=-1",
         "max_target_length=4096", "remat_policy=full", "attention=flash", "megablox=False",
         "sparse_matmul=False", "capacity_factor=1.25", "sa_block_q=2048", "sa_block_q_dkv=2048",
     ),
-    "TR-v7x-dsv3-128-bf16-head": (
+    "tr-v7x-dsv3-128-bf16-head": (
         "tpu7x-4x4x8", "model_name=deepseek3-671b", "per_device_batch_size=8.0",
         "max_target_length=4096", "remat_policy=custom", "decoder_layer_input=offload",
         "opt_type=adamw", "mu_dtype=bfloat16", "grad_dtype=bfloat16", "megablox=True",
         "sparse_matmul=True", "use_custom_sort_vjp=True", "attention=flash", *LARGE_BLOCKS, FUSED,
     ),
-    "MT-v5e-128B-16x": (
+    "mt-v5e-128b-16x": (
         "v5e-256", "num_slices=16", "per_device_batch_size=1", "ici_tensor_parallelism=16",
         "global_parameter_scale=128", "base_emb_dim=2560", "base_mlp_dim=8192",
         "base_num_query_heads=8", "base_num_kv_heads=8", "head_dim=256", "vocab_size=32768",
@@ -70,7 +67,7 @@ RECIPES = {
         "logits_via_embedding=true",
     ),
 }  # fmt: skip
-"""The keys of published recipes (AI-Hypercomputer/tpu-recipes and maxtext, as the table names
+"""The keys of published recipes (AI-Hypercomputer/tpu-recipes and maxtext, as the run files name
 them): of 2023 with the defaults of then."""
 
 
@@ -89,29 +86,24 @@ OTHERWISE = {
 """Models that the zoo calls otherwise."""
 
 
-def row(name: str) -> RunSetup:
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    runs, _ = measured_runs(tuple(rows[0]), rows)
-    return set_up(next(run for run in runs if run.id == name))
-
-
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_keys_of_a_recipe_are_the_run_of_the_table(name: str) -> None:
+def test_the_keys_of_a_recipe_are_the_run_that_was_measured(name: str) -> None:
     pod, *overrides = RECIPES[name]
-    run, table = ts.from_maxtext(None, overrides, pod=pod), row(name)
-    assert shown(run.plan) == shown(table.plan)
-    assert run.pod == table.pod
-    assert used(dims(run.model) | {"name": ""}) == used(dims(table.model) | {"name": ""})
+    run, file = ts.from_maxtext(None, overrides, pod=pod), ts.read_run(MEASURED / f"{name}.toml")
+    assert shown(run.plan) == shown(file.plan)
+    assert run.pod == file.pod
+    assert used(dims(run.model) | {"name": ""}) == used(dims(file.model) | {"name": ""})
 
 
 def shown(plan: ts.Plan) -> ts.Plan:
     """The plan without the name of what every policy saves, and without the compiler's flags.
 
-    Those are no keys of a config: recipes for v6e switch collective matmuls off beside it.
+    Those are no keys of a config: recipes for v6e switch collective matmuls off beside it. A dtype
+    that a file leaves out is the one that it follows.
     """
     saved = tuple(name for name in plan.remat.save if name != "layer_in")
-    return plan.replace(save=saved, collective_matmul=True)
+    second = plan.dtypes.of("second_moment")
+    return plan.replace(save=saved, collective_matmul=True, second_moment_dtype=second)
 
 
 def dims(model: ts.models.Transformer) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from tpusim.base.errors import ModelError, PlanError
 from tpusim.graph import Einsum, Gather, Remat, training_step, walk
 from tpusim.models import Bert
 from tpusim.program import Collective, walk_ops
-from tpusim.validation.systems.system_models import model_of_row
-from tpusim.validation.systems.system_rows import system_row
 
 POD = ts.Slice("v5e", "4x4")
 TINY = {"layers": 2, "embed": 64, "mlp": 256, "heads": 4, "vocab": 512, "positions": 64}
@@ -133,30 +131,3 @@ def test_what_cannot_be_is_said() -> None:
     text = "predictions is 65, but a sequence has at most 64 positions; write predictions = 64 or"
     with pytest.raises(ModelError, match=re.escape(text)):
         tiny(predictions=65)
-
-
-ROW = {
-    "id": "x", "model": "BERT", "task": "", "chip": "v4", "num_chips": "8", "topology": "2x2x2",
-    "parallelism": "data parallel", "input": "", "global_batch": "64", "dtype": "bf16",
-    "optimizer": "", "measured_step_s": "0.1", "throughput": "", "throughput_unit": "",
-    "time_to_train_s": "", "init_or_compile_s": "", "util_pct": "", "util_kind": "", "other": "",
-    "kind": "", "unknown": "", "source": "",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("words", "given", "embed", "length", "predictions"),
-    [
-        ("BERT", "", 1024, 512, 76),
-        ("BERT-base", "", 768, 512, 76),
-        ("BERT-large", "seq 128", 1024, 128, 20),
-        ("BERT-large", "seq 256", 1024, 256, 38),
-    ],
-)
-def test_a_row_of_bert_predicts_as_many_as_its_data_mask(
-    words: str, given: str, embed: int, length: int, predictions: int
-) -> None:
-    found = model_of_row(system_row({**ROW, "model": words, "input": given}))
-    assert isinstance(found.model, Bert)
-    assert (found.model.embed, found.seq_len) == (embed, length)
-    assert found.model.predictions == predictions

@@ -1,13 +1,17 @@
 """Constructors whose keys a type checker and an editor know."""
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Required, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Required, Union, get_args, get_origin
 
 import pytest
+from plans import small
 
+from tpusim.base.errors import ModelError
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.models.model_keys import TransformerKeys
 
@@ -19,6 +23,7 @@ flat = Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, attention="dot", 
 moe = {"experts": 2, "experts_per_token": 1}
 own = SelfAttention(window=8)
 ts.models.Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, attention=own, moe=moe)
+ts.Plan(mesh={"fsdp": 2}, global_batch=2, seq_len=8, remat="full", dtypes={"gather": "int8"})
 flat.replace(latent=Latent(), experts=2, experts_per_token=1).replace(**{"moe.expert_mlp": 4})
 """
 WRONG = {
@@ -27,26 +32,49 @@ WRONG = {
     "Transformer(layers=2, embed=8, mlp=8, heads=2)": "call-arg",
     "Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, window='all')": "arg-type",
     "Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, moe=4)": "arg-type",
+    "Transformer(layers=2, embed=8, mlp=8, heads=2, vocab=8, attention='flat')": "arg-type",
     "Transformer(layers=2.5, embed=8, mlp=8, heads=2, vocab=8)": "arg-type",
+    "ts.Plan(mesh={'fsdp': 2}, global_batch=2, sequence=4)": "call-arg",
+    "ts.Plan(mesh={'fsdp': 2})": "call-arg",
+    "ts.Plan(mesh={'fsdp': 2}, global_batch=2, seq_len='all')": "arg-type",
 }
 """Lines of a user's file, and the error that mypy reports for each."""
 
 
-def plain(kind: Any) -> Any:
-    """The type of a value, without what is said of its key."""
+def plain(kind: Any) -> tuple[Any, ...]:
+    """The types of a value, without what is said of its key; text for words."""
     while get_origin(kind) in (Annotated, Required):
         kind = get_args(kind)[0]
-    return kind
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return tuple(str if get_origin(one) is Literal else one for one in kinds)
+
+
+def words(kind: Any) -> tuple[str, ...]:
+    """The words that a value may be; empty where it is none of some words."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return next(filter(None, map(words, get_args(kind))), ())
 
 
 def test_keys_have_the_types_of_their_fields() -> None:
     homes = {"": Transformer, **MODEL_KEYS.groups}
     kinds = {(home, field.name): field.type for home in homes for field in fields(homes[home])}
     for key, home in MODEL_KEYS.table.items():
-        said = plain(TransformerKeys.__annotations__[key])
-        assert said == kinds[home] or kinds[home] in get_args(said), key
+        assert kinds[home] in plain(TransformerKeys.__annotations__[key]), key
     for group, kind in MODEL_KEYS.groups.items():
-        assert kind in get_args(plain(TransformerKeys.__annotations__[group]))
+        assert kind in plain(TransformerKeys.__annotations__[group])
+
+
+def test_words_are_those_that_are_accepted() -> None:
+    known = {key: words(kind) for key, kind in TransformerKeys.__annotations__.items()}
+    assert {key for key, said in known.items() if said} == {
+        "kind", "activation", "qk_norm_heads", "norm", "attention", "softmax_dtype"
+    }  # fmt: skip
+    for key, said in known.items():
+        if said:
+            listed = re.escape(", ".join(filter(None, said)))
+            with pytest.raises(ModelError, match=f"write one of {listed}$"):
+                small(**{key: "other"})
 
 
 def test_keys_that_must_be_given_are_the_fields_without_a_default() -> None:

@@ -3,7 +3,7 @@
 import copy
 import pickle
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from plans import plan_of
@@ -11,13 +11,14 @@ from plans import plan_of
 from tpusim.base.errors import PlanError
 from tpusim.graph import Remat
 from tpusim.plan import PLAN_KEYS, Context, Experts, Numerics, Optimizer, Pipeline, Plan
+from tpusim.plan.keys import KINDS, PlanKeys
 
 MESH = {"fsdp": 4, "stage": 2}
 OTHER: dict[str, Any] = {
     "mesh": {"data": 2}, "seq_len": 32, "global_batch": 64, "microbatches": 2,
     "gradient_reduction": "per-step", "remat": "minimal",
     "save": ("q",), "offload": ("k",), "scan_layers": False,
-    "rules": {"embed": "fsdp"}, "annotate": {"layer/q": [None]},
+    "rules": {"embed": "fsdp"}, "annotate": {"layer/q": ((),)},
     "placement": {"fsdp": ["x"]}, "optimizer": "sgd", "dtype": "f32", "matmul_dtype": "int8",
     "matmul_dtype_dx": "int8", "matmul_dtype_dw": "fp8",
     "quantisation_noise": "u16", "param_dtype": "bf16",
@@ -49,6 +50,14 @@ def test_every_field_has_one_flat_key() -> None:
     leaves = [home for home in (*homes, *own) if home[1] not in PLAN_KEYS.groups]
     assert sorted(PLAN_KEYS.table.values()) == sorted(leaves)
     assert list(OTHER) == list(PLAN_KEYS.table)
+
+
+def test_type_checkers_know_each_key_by_the_type_of_its_field() -> None:
+    hints = get_type_hints(PlanKeys)
+    assert hints.keys() == {*PLAN_KEYS.table, *PLAN_KEYS.groups}
+    for key in hints.keys() & PLAN_KEYS.table.keys():
+        field = KINDS[PLAN_KEYS.table[key]]
+        assert hints[key] == field or field in get_args(hints[key]) or key == "placement", key
 
 
 @pytest.mark.parametrize("key", OTHER)

@@ -28,10 +28,19 @@ OWN = residuals()[3]
 def test_the_runs_of_one_model_by_one_framework_are_a_family() -> None:
     base = family_of(run("a", framework="maxtext"), MODEL)
     assert base == "maxtext 2x512x2048 vocab 1000"
-    same = run("b", framework="maxtext", model="another name", chip="v5p", dtype="int8")
+    same = run("b", framework="maxtext", chip="v5p", matmul_dtype="int8")
     assert family_of(same, MODEL) == base
     assert family_of(run("c", framework="levanter"), MODEL) != base
     assert family_of(run("d", framework="maxtext"), replace(MODEL, layers=3)) != base
+    assert family_of(run("e", framework="maxtext"), replace(MODEL, name="another name")) == base
+
+
+def test_the_mlp_of_a_family_is_that_of_its_layers() -> None:
+    experts = {"experts": 8, "experts_per_token": 2, "expert_mlp": 96}
+    one = run("a", framework="maxtext")
+    assert family_of(one, MODEL.replace(**experts)) == "maxtext 2x512x96 vocab 1000"
+    some = MODEL.replace(**experts, dense_layers=1)
+    assert family_of(one, some) == "maxtext 2x512x2048 vocab 1000"
 
 
 def test_a_run_is_left_out_of_its_own_range_with_its_family() -> None:

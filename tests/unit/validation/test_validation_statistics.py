@@ -2,6 +2,10 @@
 
 import pytest
 
+from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.plan import Plan
+from tpusim.runfile import Measured, SimulationRun
 from tpusim.validation import MeasuredRun, RunOutcome
 from tpusim.validation.outcome import families_of, kinds_of
 from tpusim.validation.pairs import run_pairs
@@ -13,14 +17,26 @@ from tpusim.validation.statistics import (
     with_guesses,
 )
 
+MODEL = {"layers": 24, "embed": 2048, "mlp": 8192, "heads": 16, "vocab": 1000}
+"""Dimensions of 1.6 billion parameters, of which a layer has 67 million."""
 
-def run(name: str = "a", **changes: object) -> MeasuredRun:
-    given: dict[str, object] = {
-        "id": name, "chip": "v4", "topology": "4x4x4", "n_layers": 2, "d_model": 512, "n_heads": 4,
-        "d_ff": 2048, "vocab": 1000, "seq_len": 128, "global_batch": 64, "mesh": "fsdp=64",
-        "step_s": 10.0, "num_chips": 64,
-    }  # fmt: skip
-    return MeasuredRun(**(given | changes))  # type: ignore[arg-type]
+EXPERTS = {"experts": 8, "experts_per_token": 2}
+
+
+def run(
+    name: str = "a", chip: str = "v4", topology: str = "4x4x4", num_slices: int = 1,
+    step_s: float = 10.0, framework: str = "", model: dict[str, object] | None = None,
+    **plan: object,
+) -> MeasuredRun:  # fmt: skip
+    """A measured run; `plan` changes keys of its plan, `model` those of its model."""
+    keys: dict[str, object] = {"mesh": {"fsdp": 64}, "global_batch": 64, "seq_len": 128}
+    given = SimulationRun(
+        name,
+        Transformer(**(MODEL | (model or {}))),  # type: ignore[arg-type]
+        Plan(**(keys | plan)),  # type: ignore[arg-type]
+        Slice(chip, topology, num_slices),
+    )
+    return MeasuredRun(name, chip, Measured(step_s=step_s, framework=framework), given)
 
 
 def done(name: str, predicted: float, mfu: float = 0.5, **changes: object) -> RunOutcome:
@@ -92,10 +108,11 @@ def test_the_guess_leaves_the_run_itself_out() -> None:
 
 
 def test_a_pair_differs_in_one_thing() -> None:
-    two = {"num_slices": 2, "num_chips": 128, "global_batch": 128, "mesh": "fsdp=64;dcn_data=2"}
+    two = {"num_slices": 2, "global_batch": 128, "mesh": {"fsdp": 64, "dcn_data": 2}}
     outcomes = [
         done("one", 10.0), done("two", 11.0, step_s=12.0, **two),
-        done("other model", 10.0, n_layers=3), done("two things", 10.0, **two, dtype="int8"),
+        done("other model", 10.0, model={"layers": 3}),
+        done("two things", 10.0, **two, matmul_dtype="int8", gather_dtype="int8"),
     ]  # fmt: skip
     found = {(pair.first, pair.second): pair for pair in run_pairs(outcomes)}
     assert set(found) == {("one", "two"), ("two", "two things")}
@@ -108,13 +125,15 @@ def test_a_pair_differs_in_one_thing() -> None:
 def test_a_pair_names_what_else_differs() -> None:
     outcomes = [
         done("a", 10.0),
-        done("b", 10.0, chip="v5p", remat="minimal", mesh="fsdp=32;tensor=2", global_batch=128),
+        done(
+            "b", 10.0, chip="v5p", remat="minimal", mesh={"fsdp": 32, "tensor": 2}, global_batch=128
+        ),
     ]
     assert run_pairs(outcomes)[0].also == ("remat", "mesh", "batch a chip")
 
 
 def test_a_pair_without_a_prediction_has_no_error() -> None:
-    failed = RunOutcome(run=run("b", dtype="int8"), status="error")
+    failed = RunOutcome(run=run("b", matmul_dtype="int8"), status="error")
     (pair,) = run_pairs([done("a", 10.0), failed])
     assert (pair.predicted_ratio, pair.error) == (None, None)
 
@@ -123,12 +142,12 @@ def test_a_pair_without_a_prediction_has_no_error() -> None:
     ("changes", "expected"),
     [
         ({}, ("dense",)),
-        ({"experts": 8}, ("MoE",)),
+        ({"model": EXPERTS}, ("MoE",)),
         ({"seq_len": 32768}, ("long context",)),
         ({"seq_len": 32767}, ("dense",)),
-        ({"dtype": "fp8", "num_slices": 2}, ("int8/fp8", "multislice")),
-        ({"params_b": 0.99}, ("below 1B",)),
-        ({"params_b": 1.0}, ("dense",)),
+        ({"matmul_dtype": "fp8", "num_slices": 2}, ("int8/fp8", "multislice")),
+        ({"model": {"layers": 14}}, ("below 1B",)),
+        ({"model": {"layers": 15}}, ("dense",)),
     ],
 )
 def test_families(changes: dict[str, object], expected: tuple[str, ...]) -> None:
@@ -139,8 +158,8 @@ def test_families(changes: dict[str, object], expected: tuple[str, ...]) -> None
     ("changes", "expected"),
     [
         ({"framework": "maxtext"}, ("maxtext", "maxtext dense bf16")),
-        ({"framework": "maxtext", "dtype": "int8"}, ("maxtext",)),
-        ({"framework": "maxtext", "experts": 8, "experts_per_token": 2}, ("maxtext",)),
+        ({"framework": "maxtext", "matmul_dtype": "int8"}, ("maxtext",)),
+        ({"framework": "maxtext", "model": EXPERTS}, ("maxtext",)),
         ({"framework": "levanter"}, ("levanter",)),
         ({}, ("no framework",)),
     ],

@@ -1,4 +1,4 @@
-"""Lines of the lowering table that compiled programs show and no published run uses."""
+"""Lines of the lowering table that compiled programs showed, before any measured run."""
 
 from tpusim.lowering.collective_lowering import LAYER_AT_ONCE, Lowering, TableLine
 from tpusim.program import Mode

@@ -1,4 +1,4 @@
-"""Passes that compiled programs show and no published run uses."""
+"""Passes that compiled programs showed, before any measured run."""
 
 from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.lowering_pass import LoweringPass

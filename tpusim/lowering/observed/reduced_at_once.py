@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tpusim.lowering.decisions import REDUCTIONS, Body
+from tpusim.lowering.collective_choice import REDUCTIONS
+from tpusim.lowering.decisions import Body
 from tpusim.partition import CollectiveNode, Node, Purpose, is_across
 from tpusim.program import CollectiveKind
 

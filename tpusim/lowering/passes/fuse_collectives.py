@@ -1,9 +1,14 @@
 """Collective matmuls and ring attention: fusing a collective with the operation that reads it."""
 
 from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tpusim.graph import Attention, Einsum, Op, Tensor, is_sequence
 from tpusim.lowering.body_entries import RingAttention
+from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.device_groups import DeviceGroup
 from tpusim.lowering.op_work import operand_bytes, work_of
@@ -15,7 +20,13 @@ from tpusim.partition import (
     sends_keys_round,
 )
 from tpusim.plan import Axes, Compiler
-from tpusim.program import CollectiveKind, MatmulWork, Mode
+from tpusim.program import CollectiveKind, MatmulWork, Mode, Number, smallest
+
+FUSIBLE = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+"""Kinds of collectives that matmuls take in."""
+
+LEAST_RING = 4
+"""Devices of the smallest ring of activations."""
 
 LARGEST_RING_WEIGHT = 256 * 2.0**20
 """Collective matmuls were seen with gathered weights of up to 128 MiB on a device (480B: wq, wo),
@@ -47,7 +58,7 @@ def ring_attentions(body: Body) -> dict[str, RingAttention]:
 
 def _goes_round(body: Body, collective: CollectiveNode) -> bool:
     """Return True if it gathers a sequence, or sums and scatters one, over rings of the plan."""
-    if collective.kind not in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+    if collective.kind not in FUSIBLE:
         return False
     shard = (
         collective.reads[0]
@@ -61,29 +72,61 @@ def _goes_round(body: Body, collective: CollectiveNode) -> bool:
 
 def matmuls_for(body: Body, collective: CollectiveNode) -> list[ComputeNode]:
     """Return the matmuls that take the collective in if the lowering fuses them, else none."""
-    if is_across(collective.axes) or not _fuses(body.compiler):
+    if is_across(collective.axes) or not may_fuse(collective, body.compiler):
         return []
     if collective.kind is CollectiveKind.ALL_GATHER:
         computes = [compute for compute in body.computes if collective.writes[0] in compute.reads]
-    elif collective.kind is CollectiveKind.REDUCE_SCATTER and collective.maker in body.makers:
-        computes = [body.makers[collective.maker]]
     else:
-        return []
-    if not computes or not all(_can_be_ring(compute.op) for compute in computes):
+        made = body.makers.get(collective.maker)
+        computes = [made] if made else []
+    if not computes or not all(can_be_ring(compute.op) for compute in computes):
         return []
     return computes if _is_fused(body, collective, computes) else []
 
 
-def _fuses(compiler: Compiler) -> bool:
-    """Return False where a flag of today's compiler rules fusion out."""
-    return compiler.collective_matmul or compiler.lowering == "ideal"
+def may_fuse(collective: CollectiveNode, compiler: Compiler) -> bool:
+    """Return False for a kind that no matmul takes in, and where a flag rules fusion out."""
+    allowed = compiler.collective_matmul or compiler.lowering == "ideal"
+    return allowed and collective.kind in FUSIBLE
+
+
+class RingChoice(NamedTuple):
+    """The choice of whether a collective becomes a ring in its matmuls, where that pays.
+
+    tokens: it gathers a sequence.
+    """
+
+    purpose: Purpose
+    tokens: bool
+
+    @classmethod
+    def of(cls, collective: CollectiveNode) -> "RingChoice":
+        """Return the choice of a collective of a kind that matmuls take in."""
+        gathers = collective.kind is CollectiveKind.ALL_GATHER
+        return cls(collective.purpose, gathers and is_sequence(collective.dim))
+
+    def wanted(self, low: Lowering) -> bool:
+        """Return True if a lowering of its group makes rings of such collectives.
+
+        Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over
+        `tensor`, plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
+        """
+        if self.purpose is Purpose.WEIGHT:
+            return low.gather is Mode.RING
+        if self.purpose is Purpose.GRADIENT:
+            return low.reduce is Mode.RING
+        return low.activations == "always" or not self.tokens
+
+    def unwanted(self, low: Lowering) -> bool:
+        """Return True if a lowering of its group makes no rings of such collectives."""
+        return not self.wanted(low)
 
 
 def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode]) -> bool:
     low = body.over(collective.axes)
+    wanted = RingChoice.of(collective).wanted(low)
     if collective.purpose in (Purpose.WEIGHT, Purpose.GRADIENT):
         gathers = collective.purpose is Purpose.WEIGHT
-        wanted = (low.gather if gathers else low.reduce) is Mode.RING
         if gathers and body.remat.left_to_compiler:
             return False  # its users in both passes are known at once; see compiler.md
         if not wanted or collective in body.crossing or (gathers and len(computes) > 1):
@@ -96,12 +139,8 @@ def _is_fused(body: Body, collective: CollectiveNode, computes: list[ComputeNode
         )
     if low.activations == "always":
         return body.ask(_is_several, collective.axes)
-    # Scatters of tokens are fused, gathers are not: norms that are sharded by tokens over `tensor`,
-    # plain models on v5e 4x4, v6e 4x4, v4 and v5p 4x4x8 (libtpu 0.0.42.1).
     scattered = collective.kind is CollectiveKind.REDUCE_SCATTER
-    alone = scattered or (
-        not is_sequence(collective.dim) and _one_projection(body, collective, computes)
-    )
+    alone = wanted and (scattered or _one_projection(body, collective, computes))
     return alone and all(body.ask(_fusion_pays, collective, each) for each in computes)
 
 
@@ -188,8 +227,12 @@ def _seconds(decisions: LoweringDecisions, compute: ComputeNode) -> float:
     """Return the seconds of a matmul on one device at its peak."""
     work = work_of(compute, decisions.sizes, decisions.buffers)
     assert isinstance(work, MatmulWork)
-    flops = 2 * work.batch * work.m * work.k * work.n
-    return float(flops) / decisions.chip.device.flops[work.dtype]
+    return float(peak_seconds(work, decisions.chip.device.flops[work.dtype]))
+
+
+def peak_seconds(work: MatmulWork, flops_per_s: float) -> Number:
+    """Return the seconds of a matmul at a rate."""
+    return 2 * work.batch * work.m * work.k * work.n / flops_per_s
 
 
 def _weight_bytes(decisions: LoweringDecisions, compute: ComputeNode) -> float:
@@ -199,7 +242,7 @@ def _weight_bytes(decisions: LoweringDecisions, compute: ComputeNode) -> float:
     return max((float(operand_bytes(t, split, sizes)) for t in weights), default=0.0)
 
 
-def _can_be_ring(op: Op) -> bool:
+def can_be_ring(op: Op) -> bool:
     """Return True if an operation can be a collective matmul; a kernel cannot."""
     return isinstance(op, Einsum) and not op.ragged
 
@@ -212,14 +255,14 @@ def fusion_pays(group: DeviceGroup, nbytes: float, compute_s: float, weight_byte
     compute_s: of the matmul on one device, in seconds.
     weight_bytes: of the matmul's weight on one device.
 
-    It does where `_beats_both` says so: this agrees with all 16 einsums seen on v4, v5e, v5p, v6e
-    and 7x (axes of 2 to 16, F from 512 to 32768), given that the axis is a physical ring of at
+    It does where `ring_beats_both` says so: this agrees with all 16 einsums seen on v4, v5e, v5p,
+    v6e and 7x (axes of 2 to 16, F from 512 to 32768), given that the axis is a physical ring of at
     least 4.
     """
     transfer = nbytes / group.bandwidth
     small = weight_bytes <= LARGEST_RING_WEIGHT
-    pays = small and _beats_both(group.size, compute_s, transfer, transfer)
-    return pays and group.size >= 4 and group.ring
+    pays = small and ring_beats_both(group.size, compute_s, transfer, transfer)
+    return bool(pays) and group.size >= LEAST_RING and group.ring
 
 
 def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> bool:
@@ -237,10 +280,12 @@ def weight_ring_pays(group: DeviceGroup, nbytes: float, compute_s: float) -> boo
     4x4 and 16x16).
     """
     ring = nbytes / group.bandwidth
-    return _beats_both(group.size, compute_s, ring / group.gathers_by, ring)
+    return bool(ring_beats_both(group.size, compute_s, ring / group.gathers_by, ring))
 
 
-def _beats_both(devices: int, compute_s: float, transfer_s: float, ring_s: float) -> bool:
+def ring_beats_both(
+    devices: Number, compute_s: Number, transfer_s: Number, ring_s: Number
+) -> bool | NDArray[np.bool_]:
     """Return True if a collective matmul takes less than the collective and then the matmul.
 
     A ring of n takes the longer of compute C and transfer T, plus a prologue and an epilogue of a
@@ -249,4 +294,4 @@ def _beats_both(devices: int, compute_s: float, transfer_s: float, ring_s: float
     transfer_s: T, of the collective on its own.
     ring_s: R, of all chunks in one ring.
     """
-    return min(compute_s, transfer_s) > 2 * ring_s / devices
+    return smallest(compute_s, transfer_s) > 2 * ring_s / devices

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.graph import Einsum, Tensor
-from tpusim.lowering.passes.quantise import CATEGORY, is_quantised, operands, quantisation, rounded
+from tpusim.lowering.operand_dtypes import is_quantised, quantisation
+from tpusim.lowering.passes.quantise import CATEGORY, operands, rounded
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Node, Purpose
 from tpusim.program import CollectiveKind
 

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tpusim.lowering.body_entries import Entry, PlannedCollective
-from tpusim.lowering.decisions import REDUCTIONS, Body, is_at_most
+from tpusim.lowering.collective_choice import REDUCTIONS
+from tpusim.lowering.decisions import Body, is_at_most
 from tpusim.partition import CollectiveNode, Purpose, is_across
 from tpusim.program import CollectiveKind, Mode
 

@@ -1,4 +1,4 @@
-"""Quantised matmuls: the matmuls in a narrower dtype, and the passes that cast their operands.
+"""Quantised matmuls: the passes that cast their operands.
 
 Quantised are the matmuls of the layers' weights, as AQT's and Qwix's recipes in MaxText do: forward
 (and recomputed), input gradient and weight gradient, each in the plan's dtype for it. Attention's
@@ -19,118 +19,20 @@ numbers that round gradients stochastically (`noise`) cost what moves them, not 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
 from tpusim.graph import (
-    COMPUTE,
     Einsum,
     Pointwise,
     Tensor,
     TensorRole,
-    plain_dim,
-    union_dims,
 )
-from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
-from tpusim.partition import Buffer, ComputeNode, Layout, LocalShape, Node
-from tpusim.plan import MATMUL_DTYPES, WIDE_DTYPES, Numerics
-
-QUANTISE_FLOPS = 5.0
-"""Vector operations per element beside conversions: absolute value, maximum, scaling, rounding and
-clipping. Assumed: counted from the formula of symmetric absmax quantisation (AQT, Qwix)."""
-
-SCALE_FLOPS = 2.0
-"""Vector operations per element of a quantised matmul's result: the scales of row and column."""
+from tpusim.lowering.operand_dtypes import is_quantised, quantisation
+from tpusim.partition import Buffer, ComputeNode, Layout, LocalShape
 
 CATEGORY = "quantised operands"
 RANDOM = "random numbers"
-UNQUANTISED = "vocab"
 
 QuantisedKey = tuple[str, str, tuple[str, ...], Layout]
-
-
-def check_dtypes(dtypes: Numerics, chip: Chip) -> None:
-    """Raise PlanError for a dtype that the chip has no rate for, and for those that contradict."""
-    for key, dtype in (("dtype", dtypes.compute), *dtypes.matmuls.items()):
-        if dtype not in chip.flops:
-            taken = ("bf16", "f32") if key == "dtype" else MATMUL_DTYPES
-            raise PlanError(
-                f"plan.{key} is {dtype!r}, but {chip.name} has no {dtype} matmul; "
-                f"write {' or '.join(name for name in taken if name in chip.flops)}"
-            )
-    _check_gathers(dtypes)
-    if dtypes.of("loss") != dtypes.compute == "f32":
-        raise PlanError(
-            "plan.loss_dtype is 'bf16', but plan.dtype is 'f32': logits are no less precise than "
-            "the activations that they are made of; leave it out"
-        )
-
-
-def _check_gathers(dtypes: Numerics) -> None:
-    """Raise PlanError for gathers in a dtype that the weights are never in."""
-    dtype = dtypes.of("gather")
-    forward = {key: dtypes.matmuls[key] for key in ("matmul_dtype", "matmul_dtype_dx")}
-    other = next((key for key, own in forward.items() if own != dtype), None)
-    if other is None or not dtypes.gathers_quantised:
-        return
-    if dtype in WIDE_DTYPES:
-        raise PlanError(
-            f"plan.gather_dtype is {dtype!r}, but weights are stored in {dtypes.param} and "
-            f"used in {dtypes.compute}; write one of those"
-        )
-    raise PlanError(
-        f"plan.gather_dtype is {dtype!r}, but plan.{other} is {forward[other]!r}: weights that "
-        f"arrive in {dtype} are multiplied in it, forward and for input gradients; write "
-        f"matmul_dtype = {dtype!r}, or leave gather_dtype out"
-    )
-
-
-def mark_quantised(nodes: Sequence[Node], dtypes: Numerics, weights: frozenset[str]) -> list[Node]:
-    """Mark the operands of quantised matmuls with the dtype in which they multiply."""
-    if not dtypes.quantised:
-        return list(nodes)
-    return [
-        _marked(node, dtypes, weights) if isinstance(node, ComputeNode) else node for node in nodes
-    ]
-
-
-def _marked(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> ComputeNode:
-    dtype = _matmul_dtype(compute, dtypes, weights)
-    if not dtype or dtype == dtypes.compute:
-        return compute
-    op = compute.op
-    assert isinstance(op, Einsum)
-    lhs, rhs = (replace(tensor, dtype=dtype) for tensor in op.inputs)
-    return replace(compute, op=replace(op, lhs=lhs, rhs=rhs))
-
-
-def _matmul_dtype(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> str:
-    """Return the plan's dtype for a layer's matmul with a weight or its gradient; else ""."""
-    op = compute.op
-    if not isinstance(op, Einsum):
-        return ""
-    if not may_be_quantised(op):
-        return ""
-    by_key = dtypes.matmuls
-    if op.output.primal in weights:
-        return by_key["matmul_dtype_dw"]
-    if all(tensor.role is not TensorRole.PARAM for tensor in op.inputs):
-        return ""
-    return by_key["matmul_dtype_dx" if op.phase is Phase.BACKWARD else "matmul_dtype"]
-
-
-def may_be_quantised(op: Einsum) -> bool:
-    """Return False for the projection to the vocabulary and for the router."""
-    dims = {plain_dim(dim) for dim in union_dims(*op.inputs)}
-    return UNQUANTISED not in dims and ("expert" not in dims or "slot" in dims)
-
-
-def is_quantised(op: Einsum) -> bool:
-    """Return True if both operands are narrower than the compute dtype.
-
-    The gradient of the logits may be wider; it is then converted as it is read.
-    """
-    return op.lhs.dtype == op.rhs.dtype != COMPUTE
 
 
 def insert_quantisations(
@@ -241,20 +143,4 @@ def rounded(cast: ComputeNode, noise: str, buffers: dict[str, Buffer]) -> tuple[
     return (
         replace(cast, name=f"noise/{cast.writes[0]}", op=draw, reads=(), writes=(key,)),
         replace(cast, op=replace(op, inputs=(*op.inputs, drawn)), reads=(*cast.reads, key)),
-    )
-
-
-def quantisation(
-    tensor: Tensor, phase: Phase, over: tuple[str, ...] = (), source: str = COMPUTE
-) -> Pointwise:
-    """Return the pass that casts `tensor` from the dtype `source`, with scales along `over`."""
-    cast = replace(tensor, name=f"{tensor.name} {tensor.dtype}")
-    return Pointwise(
-        f"{tensor.name}/quantise",
-        (replace(tensor, dtype=source),),
-        (cast,),
-        QUANTISE_FLOPS,
-        over=over,
-        keeps="",
-        phase=phase,
     )

@@ -10,39 +10,28 @@ A weight's gradient leaves its matmul in the dtype in which it is reduced, and i
 by what writes the stack, without a pass of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tpusim.base.phase import Phase
 from tpusim.graph import COMPUTE, Op, Pointwise, Tensor, TensorRole
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry, PlannedCollective
-from tpusim.lowering.passes.quantise import CATEGORY, mark_quantised, quantisation
+from tpusim.lowering.operand_dtypes import (
+    conversion,
+    gather_dtypes,
+    quantisation,
+    reduced_dtype,
+    tensor_dtype,
+    weight_in,
+)
+from tpusim.lowering.passes.quantise import CATEGORY
 from tpusim.partition import (
     Buffer,
     CollectiveNode,
     ComputeNode,
     Node,
-    PartitionedGraph,
     Purpose,
-    body_nodes,
 )
 from tpusim.plan import Numerics
-
-GRADIENTS = "unreduced gradients"
-
-
-def reduced_in(dtypes: Numerics, buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
-    """Return the buffers, with unreduced gradients in the dtype of their reduction."""
-    dtype = _tensor_dtype(dtypes.of("reduce"), dtypes)
-    return {
-        key: replace(buffer, dtype=dtype) if _is_term(buffer) else buffer
-        for key, buffer in buffers.items()
-    }
-
-
-def _is_term(buffer: Buffer) -> bool:
-    """Return True for an unreduced gradient; sums over iterations have a dtype of their own."""
-    return buffer.category == GRADIENTS and buffer.dtype == COMPUTE
 
 
 def set_transfer_dtypes(
@@ -53,7 +42,7 @@ def set_transfer_dtypes(
     Passes that quantise shards come first; `buffers` takes their results and the dtypes of copies.
     """
     gathers = gather_dtypes(nodes, dtypes)
-    sums = _tensor_dtype(dtypes.of("reduce"), dtypes)
+    sums = tensor_dtype(dtypes.of("reduce"), dtypes)
     passes: dict[str, ComputeNode] = {}
     result: list[Node] = []
     for node in nodes:
@@ -66,65 +55,11 @@ def set_transfer_dtypes(
             after = tuple(_with_gradient_dtype(group, weights, sums) for group in node.epilogue)
             node = replace(node, op=op, epilogue=after)
         elif isinstance(node, CollectiveNode) and node.purpose is Purpose.GRADIENT:
-            node = replace(node, dtype=sums) if node.dtype == COMPUTE else node
+            node = replace(node, dtype=reduced_dtype(node, dtypes))
         elif isinstance(node, CollectiveNode) and node.name in gathers:
             node = _gathered(node, gathers[node.name], dtypes, passes, buffers)
         result.append(node)
     return [*passes.values(), *result]
-
-
-def gather_dtypes(nodes: Sequence[Node], dtypes: Numerics) -> dict[str, str]:
-    """Return the dtype of each weight gather that is not in the compute dtype, by its name.
-
-    A weight that is quantised first is gathered for quantised matmuls alone, by whatever route.
-    """
-    dtype = dtypes.of("gather")
-    if dtype == dtypes.compute:
-        return {}
-    gathers = [n for n in nodes if isinstance(n, CollectiveNode) and n.purpose is Purpose.WEIGHT]
-    computes = [n for n in nodes if isinstance(n, ComputeNode)]
-    fit: dict[str, bool] = {}
-    for collective in reversed(gathers):
-        (key,) = collective.writes
-        fits = [fit[other.name] for other in gathers if key in other.reads]
-        if dtypes.gathers_quantised:
-            fits += [
-                _weight(compute.op, collective.tensor).dtype == dtype
-                for compute in computes
-                if key in compute.reads
-            ]
-        fit[collective.name] = all(fits)
-    return dict.fromkeys((name for name, fits in fit.items() if fits), dtype)
-
-
-def cast_before(partitioned: PartitionedGraph, dtypes: Numerics) -> frozenset[str]:
-    """Return the weights whose shards are cast to the compute dtype, once per step."""
-    names = frozenset(weight.name for weight in partitioned.weights)
-    if dtypes.of("gather") == dtypes.compute:
-        return names
-    nodes = mark_quantised([node for node, _ in body_nodes(partitioned.nodes)], dtypes, names)
-    others = gather_dtypes(nodes, dtypes)
-    made = {key for node in nodes for key in node.writes}
-    return frozenset(
-        name
-        for node in nodes
-        if not (isinstance(node, CollectiveNode) and node.name in others)
-        for name in _stored(node, made)
-        if name in names
-    )
-
-
-def _stored(node: Node, made: set[str]) -> Iterator[str]:
-    """Yield the stored tensors that a node reads: nothing in the step writes them."""
-    if isinstance(node, CollectiveNode) and made.isdisjoint(node.reads):
-        yield node.tensor
-    if isinstance(node, ComputeNode):
-        own = [key for key in node.reads if key not in made]
-        yield from (
-            t.name
-            for t in node.op.inputs
-            if t.role is TensorRole.PARAM and any(key.endswith(t.name) for key in own)
-        )
 
 
 def _gathered(
@@ -210,15 +145,8 @@ def _cast(
 ) -> ComputeNode:
     gathered = buffers[key]
     buffers[copy] = replace(gathered, dtype=COMPUTE, category="cast weights")
-    group = conversion(_weight(compute.op, weight), gathered.dtype, compute.phase)
+    group = conversion(weight_in(compute.op, weight), gathered.dtype, compute.phase)
     return _pointwise_node(f"cast/{key}", group, key, copy, gathered)
-
-
-def conversion(tensor: Tensor, source: str, phase: Phase) -> Pointwise:
-    """Return the pass that casts `tensor` from the dtype `source`: one conversion per element."""
-    cast = replace(tensor, name=f"{tensor.name} cast")
-    given = (replace(tensor, dtype=source),)
-    return Pointwise(f"{tensor.name}/cast", given, (cast,), 0.0, keeps="", phase=phase)
 
 
 def _pointwise_node(
@@ -228,10 +156,6 @@ def _pointwise_node(
     return ComputeNode(name=name, op=group, split=split, reads=(source,), writes=(made,))
 
 
-def _weight(op: Op, name: str) -> Tensor:
-    return next(tensor for tensor in op.inputs if tensor.name == name)
-
-
 def _with_gradient_dtype(op: Pointwise, weights: frozenset[str], dtype: str) -> Pointwise:
     """Return the group with its weight gradients in `dtype`."""
     inputs, outputs = (
@@ -239,8 +163,3 @@ def _with_gradient_dtype(op: Pointwise, weights: frozenset[str], dtype: str) -> 
         for tensors in (op.inputs, op.outputs)
     )
     return replace(op, inputs=inputs, outputs=outputs)
-
-
-def _tensor_dtype(dtype: str, dtypes: Numerics) -> str:
-    """Return the dtype as tensors name it, which call the plan's own `compute`."""
-    return COMPUTE if dtype == dtypes.compute else dtype

@@ -83,7 +83,7 @@ def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
     """
     w.size(classes=classes)
     labels = w.input("labels", x.dims[:1])
-    logits = biased(w, "head", w.dense("head", x, "classes", out="logits"))
+    logits = w.output("logits", biased(w, "head", w.dense("head", x, "classes", out="logits")))
     return w.pointwise(
         "loss",
         (logits, labels),
@@ -119,6 +119,8 @@ def _cross_entropy(
     if head.bias:
         made = w.tensor("logits_biased", dims, dtype)
         logits = w.add("logits_biased", logits, w.weight("logits_bias", vocab), out=made)
+    if form.blocks == 1:
+        w.output("logits", logits)
     return w.pointwise(
         "loss",
         (logits, ids),

@@ -49,7 +49,7 @@ def chip_sources(chip: Chip) -> list[SourceRow]:
     if chip.name not in chip_names():
         return []
     return [
-        SourceRow(name, *_value(chip, name, entry), _origin(entry))
+        SourceRow(name, *_value(chip, name, entry), entry.origin)
         for name, entry in load_entries(chip.name).items()
         if not name.startswith("compiler.")
     ]
@@ -70,12 +70,6 @@ def chip_value(chip: Chip, name: str) -> object:
         return getattr(chip, name, None)
     found = getattr(chip, section, None)
     return found.get(rest) if isinstance(found, Mapping) else getattr(found, rest, None)
-
-
-def _origin(entry: Sourced) -> str:
-    parts = [entry.source, f"data: {entry.data}" if entry.data else ""]
-    parts += [f"range: {' to '.join(entry.range)}" if entry.range else "", entry.note]
-    return ". ".join(part.rstrip(".") for part in parts if part) + "."
 
 
 def conventions(result: Result) -> list[str]:
