@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
@@ -85,7 +85,7 @@ class Measured:
                 yield from entry(head, "; ".join(listed))
 
 
-def _above_zero(value: object) -> bool:
+def _above_zero(value: Any) -> bool:
     return is_number(value) and 0 < value < inf
 
 
