@@ -26,7 +26,9 @@ from .results.plan_result import PlanResult as PlanResult
 from .results.replay_result import ReplayResult as ReplayResult
 from .results.result import Result as Result
 from .results.stage_table import explain_pipeline as explain_pipeline
+from .runfile import Measured as Measured
 from .runfile import read_run as read_run
+from .runfile import write_run as write_run
 from .searches import PlanSpace as PlanSpace
 from .searches import search as search
 from .searches import slices_of as slices_of

@@ -59,10 +59,7 @@ def row_of(name: str) -> dict[str, str]:
     planned = ts.simulate(model, plan, pod)
     step = StepCompilation(
         step=export_step(planned.model, planned.plan, pod),
-        name=planned.model.name,
-        mesh=planned.plan.active_axes or dict(planned.plan.mesh),
-        pod=pod,
-        placement=planned.placement,
+        planned=planned,
         options=FLAGS[asked.flags] if isinstance(asked, Twin) else {},
         full=True,
         time_limit=TIME_LIMIT_S,

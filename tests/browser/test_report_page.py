@@ -13,7 +13,7 @@ from twins import compared
 
 import tpusim as ts
 from tpusim.base.units import format_seconds
-from tpusim.report.check_files import check_files
+from tpusim.report import write_check
 from tpusim.report.html import report_page
 from tpusim.results.result import Result
 
@@ -135,7 +135,8 @@ def test_printed_figures_fit_the_paper_and_light_colours_are_used(
 @pytest.mark.parametrize("kind", ["asynchronous", "experts"])
 def test_a_replay_against_its_plan(browser: Any, tmp_path: Path, kind: str, width: int) -> None:
     found = compared(kind)
-    at = opened(browser, tmp_path, check_files(found)["report.html"].decode(), width)
+    write_check(found, tmp_path)
+    at = Opened(browser, tmp_path / "report.html", width)
     assert len(at.requests) == 1
     assert at.said == []
     facts = at.text("#headline")

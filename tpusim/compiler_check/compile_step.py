@@ -14,7 +14,7 @@ from tpusim.compiler import cache as program_cache
 from tpusim.compiler.options import ENVIRONMENT, Option
 from tpusim.compiler.topologies import INSTALL, versions
 from tpusim.export.step_source import ExportedStep
-from tpusim.hardware import Placement, Slice
+from tpusim.results import PlanResult
 
 OPTIMIZERS = "optax"
 """The package of the optimizers of exported steps."""
@@ -25,23 +25,25 @@ STEP_FILE = "step.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompilation:
-    """What the compiler is asked for: an exported step, and where its mesh is placed.
+    """What the compiler is asked for: an exported step, for the slice and placement of its plan.
 
-    name: name of the program.
-    mesh: axes and their sizes.
+    planned: the simulated plan.
     options: flags of the compiler for this program.
     full: code is generated too; otherwise the compiler is ended at the schedule.
     time_limit: seconds for the compiler; None for no limit.
     """
 
     step: ExportedStep
-    name: str
-    mesh: Mapping[str, int]
-    pod: Slice
-    placement: Placement
+    planned: PlanResult
     options: Mapping[str, Option]
     full: bool = False
     time_limit: float | None = None
+
+    @property
+    def mesh(self) -> Mapping[str, int]:
+        """The axes of the program, and their sizes."""
+        plan = self.planned.plan
+        return plan.active_axes or dict(plan.mesh)
 
     @property
     def until(self) -> str:
@@ -75,7 +77,7 @@ def compile_step(asked: StepCompilation) -> Compiled:
     entries = [program_cache.key(source, {**facts, "until": until}) for until in extents]
     for entry in entries:
         if (kept := program_cache.get(entry)) is not None:
-            return replace(kept, slice=asked.pod)
+            return replace(kept, slice=asked.planned.pod)
     made = _compile(asked)
     program_cache.put(entries[-1], made)
     return made
@@ -84,18 +86,18 @@ def compile_step(asked: StepCompilation) -> Compiled:
 def _facts(asked: StepCompilation) -> dict[str, Any]:
     """Return what decides the program of a source, but for how far it is compiled."""
     return {
-        "slice": str(asked.pod),
+        "slice": str(asked.planned.pod),
         "mesh": dict(asked.mesh),
-        "placement": asked.placement.written,
+        "placement": asked.planned.placement.written,
         "versions": step_versions(),
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
         "options": dict(asked.options),
-        "name": asked.name,
+        "name": asked.planned.model.name,
     }
 
 
 def _compile(asked: StepCompilation) -> Compiled:
-    mesh = place_mesh(asked.pod, asked.mesh, asked.placement)
+    mesh = place_mesh(asked.planned.pod, asked.mesh, asked.planned.placement)
     import jax
     from jax.sharding import PartitionSpec
 
@@ -108,12 +110,12 @@ def _compile(asked: StepCompilation) -> Compiled:
         space["train_step"],
         state,
         *given,
-        slice=asked.pod,
+        slice=asked.planned.pod,
         mesh=mesh,
         in_shardings=(specs, *given_specs),
         out_shardings=(specs, PartitionSpec()),
         donate=0,
-        name=asked.name,
+        name=asked.planned.model.name,
         compiler_options=asked.options,
         cache=False,
         until=asked.until,

@@ -1,7 +1,7 @@
 """What a program does otherwise than its plan, ranked by seconds of step time, and in words."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.compiler_check.compare_collectives import CollectiveTraffic, ComparedCollective
@@ -84,9 +84,11 @@ def ranked_differences(
     found = [_work(row) for row in times if row.phase is not None]
     found += [_wait(row) for row in waits]
     found += _embedding([row for row in times if row.what == EMBEDDING], lookups)
-    found += _moved([each for each in collectives if each.what != EMBEDDING], short)
-    ranked = sorted(found, key=lambda each: -abs(each.seconds))
-    return tuple(ranked)
+    found += [
+        _moved(alike, [short[row.what] for row in alike])
+        for alike in grouped(each for each in collectives if each.what != EMBEDDING)
+    ]
+    return tuple(sorted(found, key=lambda each: -abs(each.seconds)))
 
 
 def short_names(names: Iterable[str]) -> Mapping[str, str]:
@@ -99,17 +101,21 @@ def short_names(names: Iterable[str]) -> Mapping[str, str]:
     }
 
 
-def _work(row: ComparedPart) -> Difference:
+def _difference(part: ComparedPart, words: str, topic: str = "", when: str = "") -> Difference:
     return Difference(
-        what=row.what,
-        topic=row.what,
-        when=str(row.phase or ""),
-        plan_s=row.plan,
-        program_s=row.program,
-        words=f"the plan takes {_against(row.plan, row.program)}{_mostly(row)}",
-        plan_operations=row.plan_operations,
-        program_operations=row.program_operations,
+        what=part.what,
+        topic=topic or part.what,
+        when=when,
+        plan_s=part.plan,
+        program_s=part.program,
+        words=words,
+        plan_operations=part.plan_operations,
+        program_operations=part.program_operations,
     )
+
+
+def _work(row: ComparedPart) -> Difference:
+    return _difference(row, f"the plan takes {_against(row)}{_mostly(row)}", when=str(row.phase))
 
 
 def _mostly(row: ComparedPart) -> str:
@@ -117,22 +123,19 @@ def _mostly(row: ComparedPart) -> str:
     whole = row.difference
     shown = [part for part in row.parts if whole and part.difference / whole >= LEAST_NAMED]
     texts = [
-        f"{part.what.rsplit('/', 1)[-1]} {_against(part.plan, part.program)}"
-        for part in shown[:OPERATIONS_NAMED]
+        f"{part.what.rsplit('/', 1)[-1]} {_against(part)}" for part in shown[:OPERATIONS_NAMED]
     ]
     return f" ({', '.join(texts)})" if texts and len(row.parts) > 1 else ""
 
 
-def _against(plan_s: float, program_s: float) -> str:
+def _against(part: ComparedPart) -> str:
     """Return the seconds of both sides in words."""
-    return f"{format_seconds(plan_s)} against {format_seconds(program_s)}"
+    return f"{format_seconds(part.plan)} against {format_seconds(part.program)}"
 
 
 def _wait(row: ComparedPart) -> Difference:
-    what = f"waits for {row.what.removeprefix(EXPOSED)}"
-    words = _against(row.plan, row.program)
-    return Difference(
-        what=what, topic=what, when="", plan_s=row.plan, program_s=row.program, words=words
+    return _difference(
+        replace(row, what=f"waits for {row.what.removeprefix(EXPOSED)}"), _against(row)
     )
 
 
@@ -142,20 +145,24 @@ def _embedding(
     """Yield the embedding as one: its work and all that is moved for it."""
     if not work and not moved:
         return
-    plan_s = sum(row.plan for row in work) + sum(row.exposed_s[0] for row in moved)
-    program_s = sum(row.program for row in work) + sum(row.exposed_s[1] for row in moved)
-    plan, program = (_lookup_words(moved, at) for at in (0, 1))
-    names = _operations(moved)
-    yield Difference(
-        what=EMBEDDING,
-        topic=EMBEDDING,
-        when="",
-        plan_s=plan_s,
-        program_s=program_s,
-        words=f"the plan {plan}; the program {program}; {_against(plan_s, program_s)}",
-        plan_operations=(*names[0], *(name for row in work for name in row.plan_operations)),
-        program_operations=(*names[1], *(name for row in work for name in row.program_operations)),
+    waits = _exposed(moved, EMBEDDING)
+    whole = replace(
+        waits,
+        plan=sum(row.plan for row in work) + waits.plan,
+        program=sum(row.program for row in work) + waits.program,
+        plan_operations=sum((row.plan_operations for row in work), waits.plan_operations),
+        program_operations=sum((row.program_operations for row in work), waits.program_operations),
     )
+    plan, program = (_lookup_words(moved, at) for at in (0, 1))
+    yield _difference(whole, f"the plan {plan}; the program {program}; {_against(whole)}")
+
+
+def _exposed(rows: Sequence[ComparedCollective], what: str) -> ComparedPart:
+    """Return the time for which the core waits for collectives, with their names on both sides."""
+    plan_s, program_s = (sum(row.exposed_s[at] for row in rows) for at in (0, 1))
+    sides = ([row.sides[at] for row in rows] for at in (0, 1))
+    names = (tuple(name for one in side if one for name in one.operations) for side in sides)
+    return ComparedPart(what, plan_s, program_s, None, (), *names)
 
 
 def _lookup_words(moved: Sequence[ComparedCollective], at: int) -> str:
@@ -172,28 +179,16 @@ def _lookup_words(moved: Sequence[ComparedCollective], at: int) -> str:
     return ", ".join(texts) or "moves nothing"
 
 
-def _moved(rows: Sequence[ComparedCollective], short: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield the collectives, those of which the same can be said as one."""
-    for alike in grouped(rows):
-        names = _operations(alike)
-        plan_s, program_s = (sum(row.exposed_s[at] for row in alike) for at in (0, 1))
-        yield Difference(
-            what=_listed([short[row.what] for row in alike]),
-            topic=_topic(alike[0]),
-            when=alike[0].when,
-            plan_s=plan_s,
-            program_s=program_s,
-            words=f"{_both_do(alike)}; exposed {_against(plan_s, program_s)}",
-            plan_operations=names[0],
-            program_operations=names[1],
-        )
+def _moved(alike: Sequence[ComparedCollective], names: Sequence[str]) -> Difference:
+    """Return collectives of which the same can be said.
 
-
-def _topic(row: ComparedCollective) -> str:
-    """Return the mode of a collective in the program, or else in the plan, and its axes."""
-    side = row.program or row.plan
+    Their topic is the mode in the program, or else in the plan, and the axes.
+    """
+    first, waits = alike[0], _exposed(alike, _listed(names))
+    side = first.program or first.plan
     assert side is not None
-    return f"{_TOPICS.get(side.mode, side.mode)} over {'+'.join(row.axes)}"
+    topic = f"{_TOPICS.get(side.mode, side.mode)} over {'+'.join(first.axes)}"
+    return _difference(waits, f"{_both_do(alike)}; exposed {_against(waits)}", topic, first.when)
 
 
 def grouped(rows: Iterable[ComparedCollective]) -> list[list[ComparedCollective]]:
@@ -250,12 +245,6 @@ def _does(side: CollectiveTraffic, several: bool, plural: bool = False) -> str:
 
 def _over(axes: tuple[str, ...], nbytes: float) -> str:
     return f"{'+'.join(axes)}, {format_bytes(nbytes)}"
-
-
-def _operations(rows: Sequence[ComparedCollective]) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the collectives of both sides."""
-    sides = ([row.sides[at] for row in rows] for at in (0, 1))
-    return tuple(tuple(name for one in side if one for name in one.operations) for side in sides)
 
 
 def _listed(names: Sequence[str]) -> str:

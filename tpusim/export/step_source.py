@@ -1,7 +1,7 @@
 """The file of a training step: its sizes, mesh, shardings, functions, and a loop that trains."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from textwrap import fill
 
@@ -220,23 +220,29 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
     wanted = library_functions(_wanted(context))
     known |= set(_DIVIDED) if context.updates else set()
     text = functions_source(n for n in wanted if n not in known)
+    for library, own in _replaced(context, several):
+        text = text.replace(library, own)
+    return text + _MAIN
+
+
+def _replaced(context: StepContext, several: bool) -> Iterator[tuple[str, str]]:
+    """Yield what stands in the library's functions of the step, and what does in this one's."""
     if context.updates:
-        text = text.replace(IN_PARTS, "").replace(
-            "shard(zeros, SPECS)", "shard(zeros, UPDATE_SPECS)"
-        )
+        yield IN_PARTS, ""
+        yield "shard(zeros, SPECS)", "shard(zeros, UPDATE_SPECS)"
     if not several:
-        text = re.sub(r"mean_gradients\((params|used)", r"gradients(\1", text)
+        yield "mean_gradients(", "gradients("
     if len(context.ids) > 1:
         following = "jax.random.randint(jax.random.key(2), TARGETS_SHAPE, 0, VOCAB)"
-        text = text.replace("jnp.roll(tokens, -1, axis=-1)", following)
-        text = text.replace("(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)")
+        yield "jnp.roll(tokens, -1, axis=-1)", following
+        yield "(following[..., ORDER], BATCH_SPEC)", "(following, TARGETS_SPEC)"
     if _frozen(context):
         for specs in ("SPECS", "UPDATE_SPECS"):
-            of_all = f"abstract_weights(), {specs})"
-            text = text.replace(of_all, f"trained(abstract_weights()), trained({specs}))")
+            trained = f"trained(abstract_weights()), trained({specs}))"
+            yield f"abstract_weights(), {specs})", trained
     if context.order == 1:
-        text = text.replace("[..., ORDER]", "")
+        yield "[..., ORDER]", ""
     if context.inputs:
-        text = text.replace("ids: Array, targets: Array", "batch: dict[str, Array]")
-        text = text.replace("ids, targets", "batch").replace("main_on_inputs", "main")
-    return text + _MAIN
+        yield "ids: Array, targets: Array", "batch: dict[str, Array]"
+        yield "ids, targets", "batch"
+        yield "main_on_inputs", "main"

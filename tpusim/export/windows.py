@@ -23,7 +23,11 @@ def convolution(op: Convolution, activation: str, kernel: str, sizes: DimSizes) 
         kernel_dims.insert(place, "")
         kernel, inside = f"jnp.expand_dims({kernel}, {place})", ("",)
         groups = sizes[op.out_channels[0]]
-    spatial = {dim: str(at) for at, w in enumerate(op.windows) for dim in _dims_of(w)}
+    spatial = {
+        dim: str(at)
+        for at, window in enumerate(op.windows)
+        for dim in (window.in_dim, window.out_dim, window.tap_dim)
+    }
     examples = dict.fromkeys(op.examples, "N")
     written = (
         "".join({**examples, **spatial}.get(dim, "C") for dim in op.activation.dims),
@@ -53,10 +57,6 @@ def pool(op: Pool, activation: str, sizes: DimSizes) -> str:
     given += _other("window_dilation", [window.dilation if window else 1 for window in found])
     made = f"lax.reduce_window({', '.join(given)})"
     return made if op.maximum else f"{made} / {prod(taps)}"
-
-
-def _dims_of(window: ConvolutionWindow) -> tuple[str, ...]:
-    return window.in_dim, window.out_dim, window.tap_dim
 
 
 def _pads(windows: tuple[ConvolutionWindow, ...], sizes: DimSizes) -> str:

@@ -317,9 +317,10 @@ def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: 
 
     Returns what a last loop holds to its end, where nothing of the body follows it. Without
     operations of the core, loops keep what they take, and so do rings, but for those within
-    another loop (`in_loop`), whose buffers are then not counted.
+    another loop (`in_loop`), whose buffers are then not counted, and not freed by what reads them.
     """
     left_over: list[str] = []
+    uncounted: set[str] = set()
     plain = [place for place, entry in enumerate(entries) if on_core(entry)]
     for place, entry in enumerate(entries):
         if not isinstance(entry, CollectiveMatmul | RingAttention | LoopNode):
@@ -327,6 +328,7 @@ def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: 
         if not plain:
             left_over += lives[place].frees
             if in_loop and not isinstance(entry, LoopNode):
+                uncounted |= {alloc.tensor for alloc in lives[place].allocs}
                 lives[place] = BufferEvents()
             continue
         life, lives[place] = lives[place], BufferEvents()
@@ -337,7 +339,9 @@ def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: 
             left_over += life.frees
         else:
             lives[plain[-1] if after is None else after].frees.extend(life.frees)
-    return left_over
+    for life in lives if uncounted else ():
+        life.frees[:] = [tensor for tensor in life.frees if tensor not in uncounted]
+    return [tensor for tensor in left_over if tensor not in uncounted]
 
 
 def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: str) -> int:

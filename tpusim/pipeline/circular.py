@@ -16,16 +16,15 @@ share the batch. Transfers between stages are in `circular_iteration.py`.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.frames import TrainingFrame, accumulator, choices_of, zeros
 from tpusim.graph import ModelPart, Tensor
 from tpusim.lowering import AskedPlace, Bodies, GradientDeps, cast_before, check_dtypes
 from tpusim.partition import DTYPE_BYTES, LocalShape, PartitionedGraph, StoredWeight
-from tpusim.pipeline.circular_iteration import IterationBuilder, Ops, loop_state
+from tpusim.pipeline.circular_iteration import CircularShape, IterationBuilder, Ops, loop_state
 from tpusim.pipeline.own_names import OwnNames, map_ops
 from tpusim.pipeline.segments import LoweredPart, lower_part
-from tpusim.plan import Plan, edge_plan, stage_plan
+from tpusim.plan import STAGE_AXES, Numerics, Plan, edge_plan, stage_plan
 from tpusim.program import (
     Alloc,
     Compute,
@@ -59,12 +58,11 @@ PartitionedPart = tuple[ModelPart, PartitionedGraph]
 class CircularLoop:
     """A loop: its chunk of layers, with its partitioned graph.
 
-    rounds: how often a microbatch comes round, each time through other layers.
     beside: tensors that are made before the loop and read behind it, but not by its layers.
     """
 
     chunk: PartitionedPart
-    rounds: int
+    shape: CircularShape
     beside: tuple[Tensor, ...] = ()
 
 
@@ -78,19 +76,6 @@ class CircularParts:
 
     loops: tuple[CircularLoop, ...]
     joints: tuple[PartitionedPart | None, ...]
-
-
-def check_circular(plan: Plan, rounds: int) -> None:
-    """Raise PlanError where a microbatch would come round before its stage has run the others.
-
-    rounds: the most that one loop has.
-    """
-    if rounds > 1 and plan.microbatches < plan.stages:
-        raise PlanError(
-            f"plan.microbatches is {plan.microbatches}, too few for a circular pipeline of "
-            f"{plan.stages} stages x {plan.pipeline.virtual_stages} virtual stages; write at least "
-            f"{plan.stages}"
-        )
 
 
 def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedPlace) -> Program:
@@ -108,11 +93,16 @@ def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedP
         for piece in pieces.joints
         if piece
     )
+    axes = tuple(axis for axis in STAGE_AXES if axis in plan.active_axes)
     loops = tuple(
-        _PassLoops(plan, chunk, loop, number, _bytes(loop.beside, joints[0]))
+        _PassLoops(
+            IterationBuilder(chunk, loop.shape, axes, plan.numerics.compute),
+            number,
+            _bytes(loop.beside, joints[0]),
+        )
         for number, (chunk, loop) in enumerate(zip(chunks, pieces.loops, strict=True))
     )
-    weights, sums = _weights(plan, chunks, pieces.loops, joints)
+    weights, sums = _weights(plan.numerics, chunks, pieces.loops, joints)
     terms = GradientDeps({weight: alloc.tensor for weight, alloc in sums.items()}, {})
     frame = TrainingFrame(plan, inner, joints[0].sizes, place)
     reduced = replace(frame, sizes=chunks[0].sizes).reduced(weights, terms)
@@ -128,7 +118,6 @@ def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedP
     cast = [cast_before(joint.partitioned, plan.numerics) for joint in joints]
     cast += [cast_before(chunk.partitioned, plan.numerics) for chunk in chunks]
     shards = frozenset().union(*cast)
-    axes = loops[0].iterations.axes
     return Program(
         name=name,
         axes=tuple(plan.mesh.items()),
@@ -162,7 +151,7 @@ def _bytes(tensors: Sequence[Tensor], joint: LoweredPart) -> Number:
 
 
 def _weights(
-    plan: Plan,
+    numerics: Numerics,
     chunks: Sequence[LoweredPart],
     loops: Sequence[CircularLoop],
     joints: Sequence[LoweredPart],
@@ -172,13 +161,11 @@ def _weights(
     for chunk, loop in zip(chunks, loops, strict=True):
         for w in chunk.partitioned.weights:
             copies = layers[w.name].copies if w.name in layers else 0
-            layers[w.name] = replace(w, copies=copies + w.copies * loop.rounds)
+            layers[w.name] = replace(w, copies=copies + w.copies * loop.shape.rounds)
     outer = {w.name: w for part in joints for w in part.partitioned.weights}
     held = {name for chunk in chunks for name in chunk.gradients.held}
     return (*outer.values(), *layers.values()), {
-        w.name: accumulator(w, plan.dtypes, chunks[0].sizes)
-        for w in layers.values()
-        if w.name in held
+        w.name: accumulator(w, numerics, chunks[0].sizes) for w in layers.values() if w.name in held
     }
 
 
@@ -219,17 +206,16 @@ def _passes(
 class _PassLoops:
     """One loop in both passes.
 
+    number: of the loop, counted from 0.
+    beside: bytes of what waits beside it.
     held: its inputs, over which its results are written, and what waits beside it.
     """
 
-    def __init__(
-        self, plan: Plan, chunk: LoweredPart, loop: CircularLoop, number: int, beside: Number
-    ) -> None:
-        self.plan = plan
+    def __init__(self, iterations: IterationBuilder, number: int, beside: Number) -> None:
+        self.iterations = iterations
+        self.shape = iterations.shape
         self.number = number
-        self.rounds = loop.rounds
-        self.iterations = IterationBuilder(plan, chunk, loop.rounds)
-        state = loop_state(plan, chunk, loop.rounds)
+        state = loop_state(self.shape, iterations.chunk)
         self.held = replace(state, bytes=state.bytes + beside)
 
     def passes(self, names: OwnNames) -> tuple[Ops, Ops]:
@@ -244,14 +230,10 @@ class _PassLoops:
 
     def _loops(self, body: Ops, phase: Phase) -> Ops:
         """Return the iterations with results, and those that fill and drain the stages."""
-        plan, name = self.plan, loop_name(self.number, phase)
-        needed = Loop(
-            name=name,
-            trips=plan.microbatches * self.rounds,
-            body=map_ops(body, self._on_all_stages),
-        )
+        name, shape = loop_name(self.number, phase), self.shape
+        needed = Loop(name=name, trips=shape.turns, body=map_ops(body, self._on_all_stages))
         idle = Loop(
-            name=name + BUBBLE_SUFFIX, trips=plan.stages - 1, body=map_ops(body, self._unneeded)
+            name=name + BUBBLE_SUFFIX, trips=shape.stages - 1, body=map_ops(body, self._unneeded)
         )
         return (needed, idle)
 
@@ -259,7 +241,7 @@ class _PassLoops:
         """Return an operation of one stage's devices, counted on those of all stages."""
         if not isinstance(op, Compute):
             return op
-        f, n = op.flops, self.plan.stages
+        f, n = op.flops, self.shape.stages
         return replace(
             op, flops=Flops(n * f.model, n * f.recompute, n * f.redundant, n * f.padding)
         )
@@ -272,7 +254,7 @@ class _PassLoops:
         deps = tuple(replace(dep, op=dep.op + BUBBLE_SUFFIX) for dep in op.deps)
         if not isinstance(op, Compute):
             return replace(op, name=name, deps=deps)
-        flops = Flops(redundant=self.plan.stages * op.flops.total)
+        flops = Flops(redundant=self.shape.stages * op.flops.total)
         return replace(op, name=name, deps=deps, flops=flops)
 
 

@@ -15,14 +15,15 @@ repeats: with several rounds, results return to the first stage, where they wait
 Over DCN all of it is sent at the beginning of the next iteration, where the rotation is waited for.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.lowering import ONWARD
 from tpusim.partition import DTYPE_BYTES, across_slices
 from tpusim.pipeline.segments import LoweredPart, Passed, bytes_of
-from tpusim.plan import STAGE_AXES, Axes, Plan
+from tpusim.plan import Axes
 from tpusim.program import (
     Alloc,
     Collective,
@@ -42,39 +43,69 @@ STATE = "pipeline state"
 Ops: TypeAlias = tuple[Op, ...]
 
 
-def loop_state(plan: Plan, chunk: LoweredPart, rounds: int) -> Alloc:
+@dataclass(frozen=True, slots=True)
+class CircularShape:
+    """The shape of a loop: it has a microbatch per stage, and each comes round so many times.
+
+    rounds: how often a microbatch comes round, each time through other layers.
+    """
+
+    stages: int
+    microbatches: int
+    rounds: int
+
+    @property
+    def turns(self) -> int:
+        """The iterations of a stage whose results are read."""
+        return self.microbatches * self.rounds
+
+    @property
+    def waiting(self) -> int:
+        """The microbatches that can wait at the first stage for their next round."""
+        waits = self.rounds > 1 and self.microbatches > self.stages
+        return self.microbatches if waits else 0
+
+    def check(self, virtual_stages: int) -> None:
+        """Raise PlanError where a microbatch would come round before its stage has run the others.
+
+        virtual_stages: of the plan.
+        """
+        if self.rounds > 1 and self.microbatches < self.stages:
+            raise PlanError(
+                f"plan.microbatches is {self.microbatches}, too few for a circular pipeline of "
+                f"{self.stages} stages x {virtual_stages} virtual stages; write at least "
+                f"{self.stages}"
+            )
+
+
+def loop_state(shape: CircularShape, chunk: LoweredPart) -> Alloc:
     """Return the inputs of a loop, over which its results are written: a shard on each stage.
 
     With several rounds each stage also has buffers for all that have returned (`circ_storage`),
     and the results of the iteration before.
     """
-    waiting = _waiting(plan, rounds)
-    held = plan.microbatches / plan.stages + waiting + bool(waiting)
+    held = shape.microbatches / shape.stages + shape.waiting + bool(shape.waiting)
     return Alloc("inputs and results", held * bytes_of(chunk.made), STATE)
-
-
-def _waiting(plan: Plan, rounds: int) -> int:
-    """Return the number of microbatches that can wait at the first stage for their next round."""
-    return plan.microbatches if rounds > 1 and plan.microbatches > plan.stages else 0
 
 
 class IterationBuilder:
     """Builder of the iterations of the forward and of the backward loop.
 
-    rounds: how often a microbatch comes round.
+    axes: those of the stages that are larger than one.
+    dtype: of activations and of the weights that the chunk reads.
     """
 
-    def __init__(self, plan: Plan, chunk: LoweredPart, rounds: int) -> None:
-        self.plan = plan
+    def __init__(self, chunk: LoweredPart, shape: CircularShape, axes: Axes, dtype: str) -> None:
         self.chunk = chunk
-        self.rounds = rounds
-        self.axes: Axes = tuple(axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1)
-        self.repeats = _waiting(plan, rounds) > 0
-        self.early = bool(across_slices(self.axes))
+        self.shape = shape
+        self.axes = axes
+        self.item = DTYPE_BYTES[dtype]
+        self.repeats = shape.waiting > 0
+        self.early = bool(across_slices(axes))
 
     def cleared(self, phase: Phase) -> Ops:
         """Return the operation that clears the buffer for returning microbatches."""
-        clearing = VectorWork(0, _waiting(self.plan, self.rounds) * self._nbytes(phase), 0)
+        clearing = VectorWork(0, self.shape.waiting * self._nbytes(phase), 0)
         return (self._compute(f"clear_waiting/{phase}", phase, clearing),) if self.repeats else ()
 
     def forward(self) -> Ops:
@@ -119,11 +150,11 @@ class IterationBuilder:
 
     def _sliced(self, phase: Phase) -> tuple[Compute, ...]:
         """Return the copy of the chunk out of the weights of all chunks of the stage."""
-        if self.rounds == 1:
+        if self.shape.rounds == 1:
             return ()
-        sizes, item = self.chunk.sizes, DTYPE_BYTES[self.plan.dtypes.compute]
+        sizes = self.chunk.sizes
         nbytes = sum(
-            w.copies * sizes.elements(w.local) * item for w in self.chunk.partitioned.weights
+            w.copies * sizes.elements(w.local) * self.item for w in self.chunk.partitioned.weights
         )
         copy = self._compute(f"slice_weights/{phase}", phase, VectorWork(nbytes, nbytes, 0))
         return (replace(copy, allocs=(Alloc(_chunk(phase), nbytes, "weights of a chunk"),)),)
@@ -131,7 +162,7 @@ class IterationBuilder:
     def _end(self, phase: Phase, sent: tuple[Collective, ...]) -> Compute:
         """Return the end of an iteration, which waits for all transfers and frees their buffers."""
         end = self._compute(f"trip_end/{phase}", phase, VectorWork(0, 0, 0), sent)
-        sliced = (_chunk(phase),) if self.rounds > 1 else ()
+        sliced = (_chunk(phase),) if self.shape.rounds > 1 else ()
         return replace(end, frees=(*(alloc.tensor for op in sent for alloc in op.allocs), *sliced))
 
     def _permute(self, what: str, phase: Phase) -> tuple[Collective, ...]:
@@ -170,7 +201,7 @@ class IterationBuilder:
     ) -> Compute:
         """Return a copy of a microbatch, or the sum of two."""
         nbytes = self._nbytes(phase)
-        added = (reads - 1) * nbytes / DTYPE_BYTES[self.plan.dtypes.compute]
+        added = (reads - 1) * nbytes / self.item
         return self._compute(name, phase, VectorWork(reads * nbytes, nbytes, added), after)
 
     def _compute(

@@ -44,12 +44,12 @@ from tpusim.partition import (
 from tpusim.pipeline import (
     CircularLoop,
     CircularParts,
-    check_circular,
+    CircularShape,
     circular_program,
     schedule_of,
     stage_programs,
 )
-from tpusim.plan import CIRCULAR, Plan, edge_plan, inner_plan, part_bounds, stage_plan
+from tpusim.plan import CIRCULAR, Plan, Training, edge_plan, inner_plan, part_bounds, stage_plan
 from tpusim.program import Program
 
 Tiles: TypeAlias = tuple[tuple[str, int], ...]
@@ -122,7 +122,9 @@ def _circular(
     key, row = _graph_key(model, edges), layer_row(_forward(model, _graph_key(model, edges)))
     chunks = _parts(model, _graph_key(model, inner), bounds, chunk_of_model)
     loops = _rounds(model.name, row, chunks, bounds, plan.stages)
-    check_circular(plan, max(map(len, loops)))
+    shapes = [CircularShape(plan.stages, plan.microbatches, len(rounds)) for rounds in loops]
+    for shape in shapes:
+        shape.check(plan.pipeline.virtual_stages)
     firsts = [chunks[rounds[0]] for rounds in loops]
     layers = _partitioned_parts(graph, inner, firsts)
     joints = _joints(model, key, (*(row.begins_at(bounds[r[0]]) for r in loops), len(row.scans)))
@@ -133,10 +135,10 @@ def _circular(
         tuple(
             CircularLoop(
                 (chunk, partitioned),
-                len(rounds),
+                shape,
                 row.across(bounds[rounds[0]], bounds[rounds[-1] + plan.stages]),
             )
-            for chunk, partitioned, rounds in zip(firsts, layers, loops, strict=True)
+            for chunk, partitioned, shape, rounds in zip(firsts, layers, shapes, loops, strict=True)
         ),
         tuple((joint, placed[id(joint)]) if joint else None for joint in joints),
     )
@@ -193,18 +195,20 @@ def checked_rules(plan: Plan, graph: Graph) -> ShardingRules:
 
 def partitioned_graph(graph: Graph, plan: Plan) -> PartitionedGraph:
     """Return the partitioned graph of a training step. Raise PlanError as `checked_rules` does."""
-    return partition_graph(graph, plan.sharding, checked_rules(plan, graph), _updates(plan))
+    return partition_graph(
+        graph, plan.sharding, checked_rules(plan, graph), _updates(plan.training)
+    )
 
 
 def _partitioned_parts(
     graph: Graph, plan: Plan, parts: Sequence[ModelPart]
 ) -> list[PartitionedGraph]:
     rules = checked_rules(plan, graph)
-    return partition_parts(graph, plan.sharding, rules, _updates(plan), parts)
+    return partition_parts(graph, plan.sharding, rules, _updates(plan.training), parts)
 
 
-def _updates(plan: Plan) -> WeightUpdates:
-    return WeightUpdates(tuple(plan.optimizer.axes), plan.reduces_once)
+def _updates(training: Training) -> WeightUpdates:
+    return WeightUpdates(tuple(training.optimizer.axes), training.reduces_once)
 
 
 def planned_graph(model: Architecture, plan: Plan) -> Graph:
@@ -225,9 +229,8 @@ def forward_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
             f"the mesh has {plan.stages} stages, and a forward pass alone has no pipeline; write "
             "stage = 1, and give its devices to another axis"
         )
-    routing = _graph_key(model, plan).choices.routing
-    key = _graph_key(model, plan)._replace(choices=GraphChoices(routing=routing), tiles=())
-    graph = forward_pass(_forward(model, key))
+    whole = plan.replace(vocab_tiles=1, vocab_blocks=1)  # how the loss is cut does not count
+    graph = forward_pass(_forward(model, _graph_key(model, whole)))
     rules = checked_rules(plan, graph)
     partitioned = partition_graph(graph, plan.sharding, rules)
     choices = BodyChoices(plan.sharding, plan.numerics, plan.compiler)

@@ -11,7 +11,7 @@ from tpusim.base.errors import PlanError
 from tpusim.base.phase import Phase
 from tpusim.partition import DTYPE_BYTES
 from tpusim.pipeline.segments import LoweredPart
-from tpusim.plan import STAGE_AXES, Plan
+from tpusim.plan import STAGE_AXES
 from tpusim.program import Alloc, Call, Compute, Number, Segment, Send, VectorWork
 
 _SUM, _TOTAL = "sum of gradient norms", "total of gradient norms"
@@ -22,14 +22,22 @@ SegmentCall = tuple[Segment, Call]
 
 
 class StageExchange:
-    """The exchanges of one pipeline after its last microbatch."""
+    """The exchanges of one pipeline after its last microbatch.
 
-    def __init__(self, plan: Plan, parts: Sequence[LoweredPart]) -> None:
-        self.plan = plan
-        self.last = plan.stages - 1
-        self.inner = int(plan.mesh.get(STAGE_AXES[-1], 1))
-        self.tied = _tied(parts, plan)
-        self._added = {name: _addition(name, nbytes, plan) for name, nbytes in self.tied.items()}
+    parts: those of the model, in its order.
+    inner: see `send`.
+    accumulator: the dtype in which gradients are added up.
+    """
+
+    def __init__(
+        self, parts: Sequence[LoweredPart], stages: int, inner: int, accumulator: str
+    ) -> None:
+        self.last = stages - 1
+        self.inner = inner
+        self.dtype = accumulator
+        item = DTYPE_BYTES[accumulator]
+        self.tied = _tied(parts, stages, item)
+        self._added = {name: _addition(name, nbytes, item) for name, nbytes in self.tied.items()}
         self._sent = {
             name: Segment(
                 name=f"send {name}", body=(_compute(f"send/{name}", VectorWork(0, 0, 0)),)
@@ -52,10 +60,10 @@ class StageExchange:
 
     def _tied_calls(self, stage: int) -> list[SegmentCall]:
         """Return the calls by which the first and the last stage add up their gradients."""
-        dtype, to = self.plan.dtypes.of("accumulator"), self.last - stage
+        to = self.last - stage
         sent, added = [], []
         for name, nbytes in self.tied.items():
-            message = send(f"{name} of stage {stage}", stage, to, nbytes, dtype, self.inner)
+            message = send(f"{name} of stage {stage}", stage, to, nbytes, self.dtype, self.inner)
             sent.append((self._sent[name], _call(self._sent[name], sends=(message,))))
             added.append((self._added[name], _call(self._added[name], f"{name} of stage {to}")))
         return [*sent, *added]
@@ -100,25 +108,26 @@ def _call(segment: Segment, awaited: str = "", sends: tuple[Send, ...] = ()) -> 
     )
 
 
-def _tied(parts: Sequence[LoweredPart], plan: Plan) -> dict[str, Number]:
+def _tied(parts: Sequence[LoweredPart], stages: int, item: float) -> dict[str, Number]:
     """Return the weights that the first and the last stage have in common, with their bytes.
+
+    item: bytes of an element of an accumulator.
 
     Raise PlanError for a weight outside of the layers that other stages share.
     """
     held: dict[str, set[int]] = {}
     for number, part in enumerate(parts):
         for name, _ in part.partitioned.gradients:
-            held.setdefault(name, set()).add(number % plan.stages)
-    both = {name for name, stages in held.items() if len(stages) > 1}
+            held.setdefault(name, set()).add(number % stages)
+    both = {name for name, holders in held.items() if len(holders) > 1}
     for name in sorted(both):
-        if held[name] != {0, plan.stages - 1}:
+        if held[name] != {0, stages - 1}:
             raise PlanError(
                 f"{name} is a weight of stages {', '.join(map(str, sorted(held[name])))}, but only "
                 "the first stage and the last send each other the gradient of a weight that they "
                 "share; write schedule = 'circular', whose stages share all that is outside of the "
                 "layers, or a model without this weight in common"
             )
-    item = DTYPE_BYTES[plan.dtypes.of("accumulator")]
     return {
         w.name: item * parts[0].sizes.elements(w.updated)
         for w in parts[0].partitioned.weights
@@ -126,9 +135,8 @@ def _tied(parts: Sequence[LoweredPart], plan: Plan) -> dict[str, Number]:
     }
 
 
-def _addition(weight: str, nbytes: Number, plan: Plan) -> Segment:
-    """Return the sum of both stages' gradients of a weight."""
-    item = DTYPE_BYTES[plan.dtypes.of("accumulator")]
+def _addition(weight: str, nbytes: Number, item: float) -> Segment:
+    """Return the sum of both stages' gradients of a weight, with `item` bytes for an element."""
     received = Alloc(f"{weight}/received", nbytes, "stage buffers")
     add = Compute(
         name=f"add/{weight}",

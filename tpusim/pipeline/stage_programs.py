@@ -69,20 +69,21 @@ def stage_programs(
     """
     check_dtypes(plan.numerics, place.pod.chip)
     _check_trained(name, parts)
-    inner = stage_plan(plan)
+    choices = choices_of(stage_plan(plan))
     distinct = {id(part): (part, like) for part, like in zip(parts, partitioned_parts, strict=True)}
-    given = _PartitionedParts(tuple(distinct.values()), inner)
+    given = _PartitionedParts(tuple(distinct.values()), choices, plan.reduces_once)
     every = _known(given, place.pod).on(place, partial(_lowered, given))
     made = dict(zip(distinct, every, strict=True))
     chosen = [made[id(part)] for part in parts]
-    exchange = StageExchange(plan, chosen)
+    inner = int(plan.mesh.get(STAGE_AXES[-1], 1))
+    exchange = StageExchange(chosen, plan.stages, inner, plan.numerics.of("accumulator"))
     hands = tuple(map(_hand, chosen))
     calls = _calls(
         plan.active_schedule,
         plan.stages,
         int(plan.microbatches),
         plan.pipeline.virtual_stages,
-        int(plan.mesh.get(STAGE_AXES[-1], 1)),
+        inner,
         hands,
     )
     kinds: dict[tuple[int, ...], StageProgram] = {}
@@ -91,8 +92,8 @@ def stage_programs(
         own = chosen[stage :: plan.stages]
         kind = tuple(map(id, own))
         if kind not in kinds:
-            kinds[kind] = StageProgram(own, plan, choices_of(inner), place)
-        programs.append(kinds[kind].program(name, stage, calls[stage], plan, exchange))
+            kinds[kind] = StageProgram(own, TrainingFrame(plan, choices, own[0].sizes, place))
+        programs.append(kinds[kind].program(name, stage, calls[stage], exchange))
     return tuple(programs)
 
 
@@ -108,20 +109,24 @@ def _check_trained(name: str, parts: Sequence[ModelPart]) -> None:
 
 
 class _PartitionedParts:
-    """Parts of a model with their partitioned graphs, and the plan of a stage.
+    """Parts of a model with their partitioned graphs, and the choices of a stage.
 
-    They are equal where they are lowered alike: the plan may differ in its schedule.
+    They are equal where they are lowered alike: their plans may differ in the rest.
     """
 
-    __slots__ = ("_key", "parts", "plan")
+    __slots__ = ("_key", "choices", "parts")
 
-    def __init__(self, parts: Sequence[tuple[ModelPart, PartitionedGraph]], plan: Plan) -> None:
+    def __init__(
+        self,
+        parts: Sequence[tuple[ModelPart, PartitionedGraph]],
+        choices: BodyChoices,
+        late: bool,
+    ) -> None:
+        """late: the gradients of weights are reduced once per step, see `WeightUpdates`."""
         self.parts = parts
-        self.plan = plan
-        alike = plan.replace(schedule="", virtual_stages=1, stage_layers=(), input_s=0.0)
+        self.choices = choices
         found = tuple((part, tuple(partitioned.layouts.items())) for part, partitioned in parts)
-        sizes = (*plan.mesh.values(), plan.global_batch, plan.microbatches)
-        self._key = (sizes, repr(alike), found)
+        self._key = (late, repr(choices), found)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _PartitionedParts) and self._key == other._key
@@ -140,7 +145,7 @@ def _lowered(given: _PartitionedParts, place: AskedPlace) -> tuple[LoweredPart, 
     """Return the lowered parts."""
     known = Bodies()
     return with_own_sizes(
-        lower_part(*pair, choices_of(given.plan), place, known, summed=True) for pair in given.parts
+        lower_part(*pair, given.choices, place, known, summed=True) for pair in given.parts
     )
 
 
@@ -206,20 +211,20 @@ def _call(
 
 
 class StageProgram:
-    """The common content of stages with equal parts: operations, segments, memory."""
+    """The common content of stages with equal parts: operations, segments, memory.
 
-    def __init__(
-        self,
-        parts: Sequence[LoweredPart],
-        plan: Plan,
-        choices: BodyChoices,
-        place: AskedPlace,
-    ) -> None:
+    frame: with the sizes of the first part.
+    """
+
+    def __init__(self, parts: Sequence[LoweredPart], frame: TrainingFrame) -> None:
+        self.axes = tuple(frame.plan.mesh.items())
         self.passes = [segment for part in parts for segment in part.segments.values()]
-        self.weights, sizes = merged_weights(parts), parts[0].sizes
+        self.weights = merged_weights(parts)
         held = {name for part in parts for name in part.gradients.held}
-        numerics, frame = plan.numerics, TrainingFrame(plan, choices, sizes, place)
-        sums = {w.name: accumulator(w, numerics, sizes) for w in self.weights if w.name in held}
+        numerics = frame.plan.numerics
+        sums = {
+            w.name: accumulator(w, numerics, frame.sizes) for w in self.weights if w.name in held
+        }
         terms = GradientDeps({name: alloc.tensor for name, alloc in sums.items()}, {})
         reduced = frame.reduced(self.weights, terms)
         self.reductions = Segment(name="gradient reductions", body=reduced.ops)
@@ -234,7 +239,7 @@ class StageProgram:
         first = ops.index(clear) + 1
         copies = [
             replace(frame, sizes=part.sizes).infeed(
-                part.part.graph, part.partitioned, plan.microbatches
+                part.part.graph, part.partitioned, frame.plan.microbatches
             )
             for part in parts
         ]
@@ -243,14 +248,14 @@ class StageProgram:
         self.resident = (*frame.updates.resident(self.weights), *_buffers(parts))
 
     def program(
-        self, name: str, stage: int, calls: tuple[Call, ...], plan: Plan, exchange: StageExchange
+        self, name: str, stage: int, calls: tuple[Call, ...], exchange: StageExchange
     ) -> Program:
         """Return the program of one of the stages."""
         more = exchange.calls(stage, self.reductions, self.norm)
         segments = (*self.passes, *(segment for segment, _ in more))
         return Program(
             name=f"{name}, stage {stage}",
-            axes=tuple(plan.mesh.items()),
+            axes=self.axes,
             body=(*self.before, *calls, *(call for _, call in more), *self.after),
             resident=self.resident,
             segments=tuple({segment.name: segment for segment in segments}.values()),

@@ -69,6 +69,22 @@ class Sharding:
                 )
             for position, rule in enumerate(given):
                 _check_rule(f"plan.annotate.{name}[{position}]", rule)
+        self._spell_alike()
+
+    def _spell_alike(self) -> None:
+        """Make plans equal that say the same, in lists or tuples, with None or no axes."""
+        rules = {key: _alike(rule) for key, rule in self.rules.items()}
+        annotate = {
+            name: [_alike(rule) or None for rule in given] for name, given in self.annotate.items()
+        }
+        object.__setattr__(self, "rules", rules)
+        object.__setattr__(self, "annotate", annotate)
+        if self.placement is not None:
+            placement = {
+                axis: parts if isinstance(parts, str) else list(parts)
+                for axis, parts in self.placement.items()
+            }
+            object.__setattr__(self, "placement", placement)
 
     @property
     def devices(self) -> int:
@@ -90,3 +106,8 @@ def _check_rule(where: str, value: Any) -> None:
     listed = isinstance(value, Sequence) and all(isinstance(axis, str) for axis in value)
     if value is not None and not listed:
         raise PlanError(f"{where} is {value!r}; write an axis, a list of axes or None")
+
+
+def _alike(rule: Rule) -> Rule:
+    """Return a rule as it is kept: a name, or a tuple of names."""
+    return rule if isinstance(rule, str) else tuple(rule or ())

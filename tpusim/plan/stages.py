@@ -1,6 +1,7 @@
 """The layers of each stage of a pipeline, and the plan of a stage by itself."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from tpusim.base.errors import PlanError
@@ -8,6 +9,7 @@ from tpusim.plan.axes import axes_of
 from tpusim.plan.default_rules import DEFAULT_RULES
 from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES
 from tpusim.plan.plan import Plan
+from tpusim.plan.sharding import Sharding
 
 
 def stage_plan(plan: Plan) -> Plan:
@@ -36,32 +38,25 @@ def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:
 
     Part c x stages + s is chunk c of stage s. Raise PlanError if the layers cannot be shared out.
     """
-    parts = plan.stages * plan.pipeline.virtual_stages
     given = tuple(plan.pipeline.stage_layers)
-    _check_axes(plan)
-    _check_parts(plan, parts, layers, model)
+    parts = _PipelineParts(
+        plan.stages, plan.pipeline.virtual_stages, plan.active_schedule == CIRCULAR
+    )
+    _check_axes(plan.sharding)
+    parts.check_count(layers, model)
     if given:
-        _check_given(given, parts, layers, plan)
-    elif layers % parts:
-        near = [layers // parts + (part < layers % parts) for part in range(parts)]
-        raise PlanError(
-            f"{model} has {layers} layers, which {_parts(plan)} cannot share equally; "
-            + (
-                f"write numbers whose product divides {layers}, as one program runs all stages, or "
-                "another schedule with stage_layers"
-                if plan.active_schedule == CIRCULAR
-                else f"write how many each has, such as stage_layers = {near}"
-            )
-        )
-    return (0, *accumulate(given or [layers // parts] * parts))
+        parts.check_layers(given, layers)
+    elif layers % parts.count:
+        raise PlanError(parts.unequal(layers, model))
+    return (0, *accumulate(given or [layers // parts.count] * parts.count))
 
 
-def _check_axes(plan: Plan) -> None:
+def _check_axes(sharding: Sharding) -> None:
     """Raise PlanError for a rule or an annotation over an axis of the stages."""
-    rules = {f"rules.{key}": axes_of(rule) for key, rule in plan.rules.items()}
+    rules = {f"rules.{key}": axes_of(rule) for key, rule in sharding.rules.items()}
     noted = {
         f"annotate.{name}": tuple(axis for rule in given for axis in axes_of(rule))
-        for name, given in plan.annotate.items()
+        for name, given in sharding.annotate.items()
     }
     for where, axes in (rules | noted).items():
         for axis in axes:
@@ -72,40 +67,63 @@ def _check_axes(plan: Plan) -> None:
                 )
 
 
-def _check_parts(plan: Plan, parts: int, layers: int, model: str) -> None:
-    if parts > layers:
-        chunks = layers // plan.stages
-        most = f"virtual_stages = {chunks} at most" if chunks else f"at most {layers} stages"
-        raise PlanError(
-            f"the mesh has {_parts(plan)}, but {model} has {layers} layers, and each needs one; "
-            f"write {most}"
-        )
+@dataclass(frozen=True, slots=True)
+class _PipelineParts:
+    """The parts into which a pipeline cuts the layers of a model.
 
+    chunks: parts of each stage.
+    circular: True if one program runs all stages, so that the parts of a round are equal.
+    """
 
-def _check_given(given: Sequence[int], parts: int, layers: int, plan: Plan) -> None:
-    if len(given) != parts:
-        raise PlanError(
-            f"plan.stage_layers has {len(given)} number{'s' * (len(given) > 1)}, but there are "
-            f"{_parts(plan)}; write one for each"
-        )
-    if sum(given) != layers:
-        raise PlanError(
-            f"plan.stage_layers adds up to {sum(given)} layers, but the model has {layers}; write "
-            f"numbers that add up to {layers}"
-        )
-    rounds = [given[start : start + plan.stages] for start in range(0, parts, plan.stages)]
-    if plan.active_schedule == CIRCULAR and any(len(set(each)) > 1 for each in rounds):
-        raise PlanError(
-            f"plan.stage_layers is {list(given)}, but one program runs all stages of a circular "
-            f"pipeline; write equal numbers for the {plan.stages} parts of a round, or another "
-            "schedule"
-        )
+    stages: int
+    chunks: int
+    circular: bool
 
+    @property
+    def count(self) -> int:
+        """The parts of all stages."""
+        return self.stages * self.chunks
 
-def _parts(plan: Plan) -> str:
-    each = (
-        f" x {plan.pipeline.virtual_stages} virtual stages"
-        if plan.pipeline.virtual_stages > 1
-        else ""
-    )
-    return f"{plan.stages} stages{each}"
+    def __str__(self) -> str:
+        each = f" x {self.chunks} virtual stages" if self.chunks > 1 else ""
+        return f"{self.stages} stages{each}"
+
+    def check_count(self, layers: int, model: str) -> None:
+        """Raise PlanError for more parts than layers."""
+        if self.count > layers:
+            chunks = layers // self.stages
+            most = f"virtual_stages = {chunks} at most" if chunks else f"at most {layers} stages"
+            raise PlanError(
+                f"the mesh has {self}, but {model} has {layers} layers, and each needs one; "
+                f"write {most}"
+            )
+
+    def check_layers(self, given: Sequence[int], layers: int) -> None:
+        """Raise PlanError for given numbers of layers that are not those of these parts."""
+        if len(given) != self.count:
+            raise PlanError(
+                f"plan.stage_layers has {len(given)} number{'s' * (len(given) > 1)}, but there are "
+                f"{self}; write one for each"
+            )
+        if sum(given) != layers:
+            raise PlanError(
+                f"plan.stage_layers adds up to {sum(given)} layers, but the model has {layers}; "
+                f"write numbers that add up to {layers}"
+            )
+        rounds = [given[at : at + self.stages] for at in range(0, self.count, self.stages)]
+        if self.circular and any(len(set(each)) > 1 for each in rounds):
+            raise PlanError(
+                f"plan.stage_layers is {list(given)}, but one program runs all stages of a "
+                f"circular pipeline; write equal numbers for the {self.stages} parts of a round, "
+                "or another schedule"
+            )
+
+    def unequal(self, layers: int, model: str) -> str:
+        """Return the message for layers that the parts cannot share equally."""
+        near = [layers // self.count + (part < layers % self.count) for part in range(self.count)]
+        return f"{model} has {layers} layers, which {self} cannot share equally; " + (
+            f"write numbers whose product divides {layers}, as one program runs all stages, or "
+            "another schedule with stage_layers"
+            if self.circular
+            else f"write how many each has, such as stage_layers = {near}"
+        )

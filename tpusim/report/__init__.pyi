@@ -1,9 +1,10 @@
 """The names of this room, each from its module; `__init__.py` loads it on first use."""
 
 from . import plot as plot
-from .check_files import write_check as write_check
 from .comparison import Comparison as Comparison
+from .comparison import StepDifference as StepDifference
 from .comparison import compare as compare
+from .comparison_files import write_check as write_check
 from .comparison_files import write_comparison as write_comparison
 from .figures.axes_matrix import axes_data as axes_data
 from .figures.axes_matrix import plot_axes as plot_axes
@@ -39,5 +40,4 @@ from .report_files import check_folder as check_folder
 from .report_files import perfect_compiler as perfect_compiler
 from .report_files import write_report as write_report
 from .result_json import document as document
-from .step_difference import StepDifference as StepDifference
 from .step_trace import trace as trace

@@ -1,12 +1,18 @@
-"""The files of a comparison: its text, its data, its table and the waterfall."""
+"""The files of comparisons: of steps side by side, and of a plan with its compiled program."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
+from tpusim.compiler_check import TwinComparison
 from tpusim.report.comparison import Comparison
+from tpusim.report.csv_tables import csv_text
+
+DIFFERENCE_COLUMNS = (
+    *("what", "when", "topic", "seconds", "plan_s", "program_s", "words"),
+    *("plan_operations", "program_operations"),
+)
 
 
 def write_comparison(comparison: Comparison, folder: Path | str) -> None:
@@ -19,20 +25,51 @@ def write_comparison(comparison: Comparison, folder: Path | str) -> None:
     The same comparison gives the same bytes.
     Raise FileError if the folder or a file cannot be written.
     """
-    write_files(Path(folder), comparison_files(comparison))
-
-
-def comparison_files(comparison: Comparison) -> Mapping[str, bytes]:
-    """Return the content of each file, by name."""
-    from tpusim.report.figures.render import png_bytes, svg_bytes
+    from tpusim.report.figures.render import figure_files
     from tpusim.report.figures.waterfall import plot_waterfall
 
     title = "; ".join(map(str, comparison.differences))
-    table = frame_csv(comparison.table)
-    return {
+    files = {
         "compare.txt": f"{comparison}\n".encode(),
         "compare.json": f"{json_text(comparison.facts())}\n".encode(),
-        "compare.csv": table.encode(),
-        "compare.png": png_bytes(lambda: plot_waterfall(comparison)[0], title),
-        "compare.svg": svg_bytes(lambda: plot_waterfall(comparison)[0], title),
+        "compare.csv": frame_csv(comparison.table).encode(),
+        **figure_files("compare", lambda: plot_waterfall(comparison)[0], title),
     }
+    write_files(Path(folder), files)
+
+
+def write_check(comparison: TwinComparison, folder: Path | str) -> None:
+    """Write `check.txt`, `check.json`, `differences.csv`, `check.png`, `report.html` into `folder`.
+
+    `check.txt` is the printed comparison, `check.json` its `facts`, `report.html` a page that needs
+    no other file. `differences.csv` has a row for each part of the step, those whose time differs
+    most first; `seconds` is the plan's time less the program's, and the operations behind it are
+    separated by spaces.
+
+    Each file is written beside its place and then moved there, so that none is ever half written.
+    The same comparison gives the same bytes.
+    Raise FileError if the folder or a file cannot be written.
+    """
+    from tpusim.report.figures.check import plot_check
+    from tpusim.report.figures.render import png_bytes
+    from tpusim.report.html.comparison_page import comparison_page
+
+    figure = png_bytes(lambda: plot_check(comparison)[0], comparison.title)
+    files = {
+        "check.txt": f"{comparison}\n".encode(),
+        "check.json": f"{json_text(comparison.facts())}\n".encode(),
+        "differences.csv": differences_csv(comparison).encode(),
+        "report.html": comparison_page(comparison, figure).encode(),
+        "check.png": figure,
+    }
+    write_files(Path(folder), files)
+
+
+def differences_csv(comparison: TwinComparison) -> str:
+    """Return the differences as a table."""
+    rows: list[tuple[str, ...]] = []
+    for row in comparison.differences:
+        seconds = (f"{value:.12f}" for value in (row.seconds, row.plan_s, row.program_s))
+        operations = (" ".join(row.plan_operations), " ".join(row.program_operations))
+        rows.append((row.what, row.when, row.topic, *seconds, row.words, *operations))
+    return csv_text(DIFFERENCE_COLUMNS, rows)

@@ -17,6 +17,7 @@ from tpusim.runfile.read_run import (
     run_of,
 )
 from tpusim.runfile.toml_tables import read_toml
+from tpusim.runfile.write_run import write_run
 
 __all__ = [
     "Measured",
@@ -30,4 +31,5 @@ __all__ = [
     "read_sweep",
     "read_toml",
     "run_of",
+    "write_run",
 ]

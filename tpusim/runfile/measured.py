@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from math import inf
+from typing import Any, Literal, TypeAlias
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
@@ -59,7 +60,7 @@ class Measured:
         for field in fields(self):
             value = getattr(self, field.name)
             missing = field.default is None and value is None
-            if field.name in _NUMBERS and not missing and not (is_number(value) and value > 0):
+            if field.name in _NUMBERS and not missing and not _above_zero(value):
                 raise PlanError(f"measured.{field.name} is {shown(value)}; write a number above 0")
             if isinstance(value, list):
                 object.__setattr__(self, field.name, tuple(value))
@@ -82,6 +83,10 @@ class Measured:
         for head, listed in (("assumed", self.assumed), ("unmodelled", self.unmodelled)):
             if listed:
                 yield from entry(head, "; ".join(listed))
+
+
+def _above_zero(value: Any) -> bool:
+    return bool(is_number(value) and 0 < value < inf)
 
 
 _NUMBERS = ("step_s", *(field.name for field in fields(Measured) if field.default is None))

@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     def stub(given: StepCompilation) -> Compiled:
         made.append(given)
-        pod = given.pod
+        pod = given.planned.pod
         devices = tuple((0, n % 2, n // 2, 0, 0) for n in range(pod.devices))
         until = "code" if given.full else "schedule"
         return replace(

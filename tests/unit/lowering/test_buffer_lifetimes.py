@@ -5,7 +5,9 @@ from plans import any_program_of, loop, plan_of, small
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
+from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Op
+from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")
 RESIDUAL, HIDDEN = 2 * 16 * 64, 2 * 16 * 256
@@ -157,3 +159,17 @@ def test_a_saved_tensor_is_copied_out_of_its_stack_while_a_layer_reads_it(name: 
     assert [taken(op)[key] for op in owners] == [size]
     assert len(givers) == 1
     assert backward.index(owners[0]) <= backward.index(givers[0])
+
+
+def test_what_a_body_of_rings_alone_does_not_count_nothing_frees() -> None:
+    """Weight gradients that are rings, each reduced by itself beside the core."""
+    model = Transformer(layers=2, embed=64, mlp=256, heads=4, head_dim=64, vocab=100)
+    plan = Plan(
+        mesh={"fsdp": 8, "tensor": 4, "stage": 2}, seq_len=1, global_batch=512, microbatches=8,
+        lowering="ideal", style="maxtext", schedule="zb-h2", without_passes=["merge-gradients"],
+    )  # fmt: skip
+    result = simulate(model, plan, Slice("v5p", "4x4x4"))
+    assert (
+        result.step_time_s
+        > simulate(model, plan.replace(without_passes=[]), result.pod).step_time_s
+    )

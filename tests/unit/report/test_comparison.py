@@ -16,8 +16,7 @@ from tpusim.base.errors import FileError, PlanError
 from tpusim.hardware import Slice
 from tpusim.report import document, plot_waterfall, waterfall_data, write_comparison
 from tpusim.report.compared_step import ComparedStep, read_step, step_of
-from tpusim.report.comparison import Comparison
-from tpusim.report.step_difference import StepDifference
+from tpusim.report.comparison import Comparison, StepDifference
 from tpusim.results import Result
 from tpusim.simulation import simulate
 

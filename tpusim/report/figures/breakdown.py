@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING
 from tpusim.base.phase import Phase
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_seconds
-from tpusim.report.figures.canvas import LONGEST_LABEL, draw_note, draw_title, new_figure
+from tpusim.report.figures.canvas import (
+    LONGEST_LABEL,
+    draw_note,
+    draw_stack,
+    draw_title,
+    new_figure,
+)
 from tpusim.report.figures.palette import GRID_LINE, INK, MUTED, PHASE_SHADES, Style
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.results import PICO, Result, core_ps
 
 if TYPE_CHECKING:
@@ -56,8 +62,9 @@ def breakdown_title(result: Result) -> str:
     return f"{result.title}: {step} a step, {result.utilisation}"
 
 
+@of_result
 def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the bars of `breakdown_data` on `ax`, or on a new figure; returns the axes."""
+    """Draw where the step goes, `breakdown_data`, on `ax`, or on a new figure; returns the axes."""
     bars, stages = breakdown_data(result), len(result.programs)
     ax = new_figure(7.2, 1.5 + 0.42 * len(bars)).add_subplot() if ax is None else ax
     step = sum(bar.total for bar in bars)
@@ -77,11 +84,12 @@ def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":
 
 
 def _draw_bar(ax: "Axes", row: int, bar: BreakdownBar, scale: float) -> None:
-    left = 0.0
-    for phase, seconds in bar.seconds.items():
-        look: Style = {"color": PHASE_SHADES[phase], "edgecolor": INK, "linewidth": 0.5}
-        ax.barh(row, seconds * scale, BREAKDOWN_BAR, left, **look)
-        left += seconds * scale
+    edge: Style = {"edgecolor": INK, "linewidth": 0.5}
+    parts = [
+        (seconds * scale, {"color": PHASE_SHADES[phase], **edge})
+        for phase, seconds in bar.seconds.items()
+    ]
+    draw_stack(ax, row, BREAKDOWN_BAR, parts)
 
 
 def _name_rows(ax: "Axes", bars: tuple[BreakdownBar, ...]) -> None:

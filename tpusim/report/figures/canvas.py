@@ -1,7 +1,7 @@
 """Helpers shared by the figures: plain axes, titles, legends, notes and boxes."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from textwrap import wrap
@@ -39,28 +39,28 @@ ROOMY_LEGEND = 6
 """Legend entries that fit in a row at normal spacing; longer legends are set tighter."""
 
 
-_SHOWN: ContextVar[bool] = ContextVar("_SHOWN", default=False)
-"""True if new figures are pyplot's, which a notebook shows."""
+_FOR_FILES: ContextVar[bool] = ContextVar("_FOR_FILES", default=False)
+"""True while figures are drawn for files alone."""
 
 
 @contextmanager
-def shown_figures() -> Iterator[None]:
-    """Let IPython show new figures at the end of a cell; elsewhere nothing changes."""
-    shell = sys.modules.get("IPython")
-    token = _SHOWN.set(shell is not None and shell.get_ipython() is not None)
+def for_files() -> Iterator[None]:
+    """Keep new figures from IPython, which shows others at the end of a cell."""
+    token = _FOR_FILES.set(True)
     try:
         yield
     finally:
-        _SHOWN.reset(token)
+        _FOR_FILES.reset(token)
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure; sizes in inches."""
+    """Return an empty figure, which IPython shows at the end of a cell; sizes in inches."""
     from matplotlib.figure import Figure
 
     from tpusim.report.figures.axes_column import AxesColumn
 
-    if _SHOWN.get():
+    shell = sys.modules.get("IPython")
+    if shell is not None and shell.get_ipython() is not None and not _FOR_FILES.get():
         from matplotlib import pyplot
 
         return pyplot.figure(figsize=(width, height), layout=AxesColumn())
@@ -137,6 +137,15 @@ def draw_boxes(ax: "Axes", sides: "ArrayLike", look: Style) -> None:
     points = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1).reshape(-1, 2)
     codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(left)
     ax.add_artist(PathPatch(Path(points, codes), **look))
+
+
+def draw_stack(ax: "Axes", row: int, height: float, parts: Iterable[tuple[float, Style]]) -> float:
+    """Draw bars of a row one after another, each by its length and look; return their end."""
+    left = 0.0
+    for length, look in parts:
+        ax.barh(row, length, height, left, **look)
+        left += length
+    return left
 
 
 def draw_legend(ax: "Axes", entries: Mapping[str, FillStyle], lift: float = 0) -> None:

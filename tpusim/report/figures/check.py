@@ -136,11 +136,8 @@ def _draw_step(ax: "Axes", data: CheckData) -> None:
     scale, unit = canvas.time_scale(max(sum(r.program for r in data.times), 1e-12))
     looks = _looks([row.what for row in data.times])
     for place, side in enumerate(SIDES):
-        left = 0.0
-        for row in data.times:
-            value = getattr(row, side) * scale
-            ax.barh(place, value, STEP_BAR, left, **looks[row.what].arguments)
-            left += value
+        parts = [(getattr(row, side) * scale, looks[row.what].arguments) for row in data.times]
+        left = canvas.draw_stack(ax, place, STEP_BAR, parts)
         canvas.draw_note(ax, f"{left:#.4g} {unit}", (left, place), (5, 0), va="center", fontsize=9)
     longest = max(sum(getattr(row, side) for row in data.times) for side in SIDES)
     ax.set_xlim(0, 1.12 * scale * longest)
@@ -188,12 +185,12 @@ def _draw_wire(ax: "Axes", data: CheckData) -> None:
     """Draw the bytes on the wire of both sides, by axes and mode."""
     most = max((sum(modes.values()) for *_, modes in data.wire), default=0.0) or 1.0
     for place, (_, _, modes) in enumerate(data.wire):
-        left = 0.0
-        for mode, look in MODE_STYLES.items():
-            value = modes.get(mode, 0.0)
-            if value:
-                ax.barh(place, value / 2**20, DIFFERENCE_BAR, left, **look.arguments)
-            left += value / 2**20
+        parts = [
+            (modes[mode] / 2**20, look.arguments)
+            for mode, look in MODE_STYLES.items()
+            if modes.get(mode)
+        ]
+        left = canvas.draw_stack(ax, place, DIFFERENCE_BAR, parts)
         text = format_bytes(sum(modes.values()))
         canvas.draw_note(ax, text, (left, place), (5, 0), va="center", fontsize=SMALL)
     ax.set_xlim(0, 1.12 * most / 2**20)

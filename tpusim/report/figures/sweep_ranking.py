@@ -94,11 +94,12 @@ def plot_ranking(
     known = styles(label.removeprefix(EXPOSED) for label in labels)
     shades = {label: known[label.removeprefix(EXPOSED)] for label in labels}
     for place, ranked in enumerate(data):
-        left = 0.0
-        for label in (each for each in labels if each in ranked.breakdown_s):
-            seconds = ranked.breakdown_s[label] * factor
-            ax.barh(place, seconds, RANKING_BAR, left, **shades[label].arguments)
-            left += seconds
+        parts = [
+            (ranked.breakdown_s[label] * factor, shades[label].arguments)
+            for label in labels
+            if label in ranked.breakdown_s
+        ]
+        left = canvas.draw_stack(ax, place, RANKING_BAR, parts)
         if place == 0:
             ax.barh(place, left, RANKING_BAR, fill=False, edgecolor=BEST_FRAME, linewidth=2.4)
         _label_bar(ax, place, ranked, factor, unit)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpusim.report.comparison import Comparison
+from tpusim.report.comparison import Comparison, StepDifference
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, MUTED, FillStyle
-from tpusim.report.step_difference import StepDifference
 from tpusim.results import PICO
 
 if TYPE_CHECKING:

@@ -1,0 +1,198 @@
+"""Write a run as a run file: the keys that are not their defaults."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from tpusim import models
+from tpusim.base.checked_call import checked_call
+from tpusim.base.errors import FileError, HardwareError, ModelError, blame
+from tpusim.base.shown_value import shown
+from tpusim.base.text_files import path_of, write_files
+from tpusim.hardware import Slice, chip_names, load_chip
+from tpusim.models import ARCHITECTURES, Architecture, Transformer
+from tpusim.plan import Input, Plan
+from tpusim.runfile.measured import Measured
+from tpusim.runfile.read_run import run_of
+from tpusim.runfile.schema import required
+
+
+@checked_call
+def write_run(
+    path: str | Path,
+    model: Architecture,
+    plan: Plan,
+    pod: Slice,
+    *,
+    input: Input | None = None,
+    measured: Measured | None = None,
+) -> None:
+    """Write a run as a TOML file, without the keys that have their defaults.
+
+    `ts.read_run(path)` gives equal objects.
+
+    path: of the file, which is replaced if there is one.
+    input: the input pipeline of its hosts.
+    measured: what a source reports of it.
+
+    Raise a TpusimError for what no file can say (a model class or a chip of one's own, another
+    model under the name of a published one), and FileError if the file cannot be written.
+    """
+    file = path_of(path, "write_run")
+    given: Mapping[str, Any] = {
+        "slice": pod, "model": model, "plan": plan, "input": input, "measured": measured,
+    }  # fmt: skip
+    _check_types(given)
+    text = run_text(given)
+    with blame(str(path)):
+        write_files(file.parent, {file.name: text.encode()})
+
+
+def run_text(given: Mapping[str, Any]) -> str:
+    """Return the text of a run file.
+
+    given: the object of each section, None for a section that is left out.
+
+    Raise as `write_run` does.
+    """
+    tables = {
+        "slice": _slice_table(given["slice"]),
+        "model": _model_table(given["model"]),
+        "plan": _plan_table(given["plan"]),
+        **{name: _changed(given[name]) for name in ("input", "measured") if given.get(name)},
+    }
+    text = "\n".join(_section(name, table) for name, table in tables.items())
+    _check_read(text, given)
+    return text
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    kinds = {"slice": Slice, "model": Architecture, "plan": Plan, "input": Input,
+             "measured": Measured}  # fmt: skip
+    for name, value in given.items():
+        optional = name in ("input", "measured") and value is None
+        if not optional and not isinstance(value, kinds[name]):
+            raise FileError(
+                f"write_run is given {shown(value)} for the section [{name}]; write "
+                "write_run(path, model, plan, pod)"
+            )
+
+
+def _check_read(text: str, given: Mapping[str, Any]) -> None:
+    """Raise FileError if the text does not read as the objects, which have no such form."""
+    run = run_of(tomllib.loads(text), "the run", Path())
+    read = {"slice": run.pod, "model": run.model, "plan": run.plan}
+    for name, value in read.items():
+        if value != given[name]:
+            raise FileError(f"[{name}] has values that a run file cannot hold: {given[name]!r}")
+
+
+def _slice_table(pod: Slice) -> dict[str, Any]:
+    chip = pod.chip
+    if chip.name in chip_names():
+        known = load_chip(chip.name)
+        known = known if pod.clock is None else known.at_clock(pod.clock)
+    if chip.name not in chip_names() or chip != known:
+        raise HardwareError(
+            f"the chip {chip.name} is not the catalogue's, and a run file can only name those "
+            f"({', '.join(chip_names())})"
+        )
+    keys = {
+        "chip": chip.name,
+        "topology": str(pod.topology),
+        "num_slices": pod.num_slices if pod.num_slices > 1 else None,
+        "dcn_oversubscription": pod.dcn_oversubscription if pod.dcn_oversubscription > 1 else None,
+        "clock": None if pod.clock is None else f"{pod.clock!r} Hz",
+        "slow": pod.slow.written or None,
+    }
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def _model_table(model: Architecture) -> dict[str, Any]:
+    """Return the keys of a model: its name alone where that is a published model's."""
+    kind = next((name for name, one in ARCHITECTURES.items() if one is type(model)), None)
+    if kind is None:
+        raise ModelError(
+            f"{type(model).__name__} is no architecture of tpusim, and a run file can only hold "
+            f"those ({', '.join(ARCHITECTURES)})"
+        )
+    if models.architecture_of(model.name) is not None:
+        if models.load(model.name) != model:
+            raise ModelError(
+                f"the model is called {model.name}, which is a published one with other values; "
+                'give it a name of its own, as in model.replace(name="mine")'
+            )
+        return {"name": model.name}
+    if isinstance(model, Transformer):
+        needed = {key: getattr(model, key) for key in required(Transformer)}
+        if model.embed != model.heads * model.head_dim:
+            needed["head_dim"] = model.head_dim
+        return _unlike(model.flat(), Transformer(**needed).flat(), needed)
+    return {"architecture": kind, **_changed(model)}
+
+
+def _plan_table(plan: Plan) -> dict[str, Any]:
+    needed = {key: getattr(plan, key) for key in ("mesh", "global_batch")}
+    return _unlike(plan.flat(), Plan(**needed).flat(), needed)
+
+
+def _unlike(
+    keys: Mapping[str, Any], usual: Mapping[str, Any], needed: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {key: each for key, each in keys.items() if key in needed or each != usual[key]}
+
+
+def _changed(owner: Any, usual: Any = None) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not their defaults; groups as tables of theirs.
+
+    usual: values in place of the defaults.
+    """
+    found = {}
+    for field in fields(owner):
+        value = getattr(owner, field.name)
+        default = field.default
+        if usual is not None:
+            default = getattr(usual, field.name)
+        elif field.default_factory is not MISSING:
+            default = field.default_factory()
+        if value != default:
+            group = is_dataclass(value)
+            known = default if group and type(default) is type(value) else None
+            found[field.name] = _changed(value, known) if group else value
+    return found
+
+
+def _section(name: str, table: Mapping[str, Any]) -> str:
+    return "".join([f"[{name}]\n", *(f"{_key(key)} = {_toml(table[key])}\n" for key in table)])
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if bare else _text(key)
+
+
+def _text(text: str) -> str:
+    """Return a basic string of TOML, which is JSON's but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_entries(value))} }}" if value else "{}"
+    if value is None:  # a dimension that nothing shards
+        return "[]"
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)
+
+
+def _entries(table: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{_key(key)} = {_toml(value)}" for key, value in table.items())
