@@ -104,6 +104,11 @@ def test_the_bounds_of_random_plans_are_below_their_steps_but_not_far(
         assert median(found) > KINDS[kind][1]
 
 
+def test_merged_gradients_hide_their_hops_behind_what_other_groups_send() -> None:
+    """Gradients of 23 MB in one all-reduce on a ring of 128, whose links two groups share."""
+    assert len(list(shares("tiles", range(52, 53)))) == 1
+
+
 def beside_the_core(seed: int) -> Case:
     """Return a plan of large layers on 7x, whose transfers run beside the core."""
     rng = random.Random(seed)
