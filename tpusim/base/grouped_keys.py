@@ -190,6 +190,21 @@ class GroupedKeys:
         )
 
 
+def flat_keys_of(keys: type, groups: Mapping[str, type[Any]]) -> dict[str, tuple[str, str]]:
+    """Return the group and field of each flat key that a TypedDict has, see `GroupedKeys.table`.
+
+    A key of a group is annotated with its path, `Annotated[bool, "norms.before"]`; what has the
+    name of a group and no path is the group.
+    """
+    found = {}
+    for key, kind in keys.__annotations__.items():
+        path = getattr(kind, "__metadata__", (key,))[0]
+        group, _, name = path.rpartition(".")
+        if path not in groups:
+            found[key] = (group, name)
+    return found
+
+
 class GroupedFields:
     """A dataclass whose fields are read and changed by their flat keys too.
 

@@ -1,11 +1,11 @@
 """The keys of a transformer, flat and grouped, and the groups of its norms and biases."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Required, TypeAlias, TypedDict
 
 from tpusim.base.errors import ModelError
-from tpusim.base.grouped_keys import GroupedKeys
+from tpusim.base.grouped_keys import GroupedKeys, flat_keys_of
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces import NORM_KINDS, Latent, MoE
 from tpusim.models.self_attention import SelfAttention
@@ -160,20 +160,11 @@ _GROUPS = {
 }
 
 
-def _homes() -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield each flat key with its group, empty for a field of the model, and its field."""
-    for key, kind in TransformerKeys.__annotations__.items():
-        path = getattr(kind, "__metadata__", (key,))[0]
-        group, _, name = path.rpartition(".")
-        if path not in _GROUPS:
-            yield key, (group, name)
-
-
 MODEL_KEYS = GroupedKeys(
     owner="Transformer",
     prefix="",
     error=ModelError,
     groups=_GROUPS,
-    table=dict(_homes()),
+    table=flat_keys_of(TransformerKeys, _GROUPS),
 )
 """Every flat key of a model, in the order in which files list them."""

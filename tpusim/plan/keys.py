@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypedDict
+from typing import Annotated, Any, Required, TypedDict
 
 from tpusim.base.errors import PlanError
-from tpusim.base.grouped_keys import GroupedKeys
+from tpusim.base.grouped_keys import GroupedKeys, flat_keys_of
 from tpusim.base.value_checks import choices_of
 from tpusim.graph import Remat
 from tpusim.graph.remat import Policy
@@ -27,80 +27,96 @@ from tpusim.plan.pipeline import Pipeline, ScheduleName
 from tpusim.plan.sharding import Sharding
 from tpusim.plan.training import GradientReduction, Loop, LossLabels, Training
 
+
+class PlanKeys(TypedDict, total=False):
+    """The keys of a `Plan`, in the order in which files list them; see its parts.
+
+    A key of a group names the group and the field that it is. `remat` and `optimizer` are the
+    policy and the name, or the groups.
+    """
+
+    mesh: Required[Mapping[str, int]]
+    seq_len: int
+    global_batch: Required[int]
+    microbatches: int
+    gradient_reduction: GradientReduction
+    remat: Annotated[Policy | Remat | Mapping[str, Any], "remat.policy"]
+    save: Annotated[Sequence[str], "remat.save"]
+    offload: Annotated[Sequence[str], "remat.offload"]
+    scan_layers: Annotated[bool, "remat.scan_layers"]
+    rules: Mapping[str, Rule]
+    annotate: Mapping[str, Sequence[Rule]]
+    placement: Mapping[str, Sequence[str]] | str | None
+    optimizer: Annotated[OptimizerName | Optimizer | Mapping[str, Any], "optimizer.name"]
+    dtype: Annotated[WideDtype, "dtypes.compute"]
+    matmul_dtype: Annotated[MatmulDtype, "dtypes.matmul"]
+    matmul_dtype_dx: Annotated[MatmulDtype, "dtypes.matmul_dx"]
+    matmul_dtype_dw: Annotated[MatmulDtype, "dtypes.matmul_dw"]
+    quantisation_noise: Annotated[NoiseDtype, "dtypes.noise"]
+    param_dtype: Annotated[WideDtype, "dtypes.param"]
+    moment_dtype: Annotated[WideDtype, "dtypes.moment"]
+    grad_dtype: Annotated[WideDtype, "dtypes.grad"]
+    lowering: Annotated[Lowering, "compiler.lowering"]
+    collectives: Annotated[Collectives, "compiler.collectives"]
+    style: Annotated[Style, "compiler.style"]
+    collective_matmul: Annotated[bool, "compiler.collective_matmul"]
+    offload_optimizer: Annotated[bool, "optimizer.offload"]
+    weight_update_axes: Annotated[Sequence[str], "optimizer.axes"]
+    gather_dtype: Annotated[GatherDtype, "dtypes.gather"]
+    reduce_dtype: Annotated[OptionalDtype, "dtypes.reduce"]
+    accumulator_dtype: Annotated[OptionalDtype, "dtypes.accumulator"]
+    second_moment_dtype: Annotated[OptionalDtype, "dtypes.second_moment"]
+    loss_dtype: Annotated[OptionalDtype, "dtypes.loss"]
+    vocab_tiles: int
+    vocab_blocks: int
+    loss_labels: LossLabels
+    context_exchange: Annotated[ContextExchanges, "context.exchange"]
+    context_balanced: Annotated[bool, "context.balanced"]
+    attention_block: Annotated[Sequence[int], "attention_kernel.block"]
+    attention_block_backward: Annotated[Sequence[int], "attention_kernel.block_backward"]
+    attention_backward: Annotated[BackwardKernels, "attention_kernel.backward"]
+    input_s: float
+    loop: Loop
+    capacity_factor: Annotated[float, "experts.capacity_factor"]
+    dispatch: Annotated[Dispatch, "experts.dispatch"]
+    expert_exchange: Annotated[ExpertExchange, "experts.exchange"]
+    expert_buffer: Annotated[float, "experts.buffer"]
+    expert_skew: Annotated[float, "experts.skew"]
+    seed: Annotated[int, "experts.seed"]
+    expert_tiles: Annotated[Sequence[int], "experts.tiles"]
+    schedule: Annotated[ScheduleName, "pipeline.schedule"]
+    virtual_stages: Annotated[int, "pipeline.virtual_stages"]
+    stage_layers: Annotated[Sequence[int], "pipeline.stage_layers"]
+    without_passes: Annotated[Sequence[str], "compiler.without_passes"]
+    dtypes: Numerics | Mapping[str, Any]
+    compiler: Compiler | Mapping[str, Any]
+    attention_kernel: AttentionKernel | Mapping[str, Any]
+    context: Context | Mapping[str, Any]
+    experts: Experts | Mapping[str, Any]
+    pipeline: Pipeline | Mapping[str, Any]
+
+
+_GROUPS = {
+    "remat": Remat,
+    "optimizer": Optimizer,
+    "dtypes": Numerics,
+    "compiler": Compiler,
+    "attention_kernel": AttentionKernel,
+    "context": Context,
+    "experts": Experts,
+    "pipeline": Pipeline,
+}
+
 PLAN_KEYS = GroupedKeys(
     owner="Plan",
     prefix="plan.",
     error=PlanError,
-    groups={
-        "remat": Remat,
-        "optimizer": Optimizer,
-        "dtypes": Numerics,
-        "compiler": Compiler,
-        "attention_kernel": AttentionKernel,
-        "context": Context,
-        "experts": Experts,
-        "pipeline": Pipeline,
-    },
+    groups=_GROUPS,
     own=(Training, Sharding),
-    needed=("mesh", "global_batch"),
-    table={
-        "mesh": ("", "mesh"),
-        "seq_len": ("", "seq_len"),
-        "global_batch": ("", "global_batch"),
-        "microbatches": ("", "microbatches"),
-        "gradient_reduction": ("", "gradient_reduction"),
-        "remat": ("remat", "policy"),
-        "save": ("remat", "save"),
-        "offload": ("remat", "offload"),
-        "scan_layers": ("remat", "scan_layers"),
-        "rules": ("", "rules"),
-        "annotate": ("", "annotate"),
-        "placement": ("", "placement"),
-        "optimizer": ("optimizer", "name"),
-        "dtype": ("dtypes", "compute"),
-        "matmul_dtype": ("dtypes", "matmul"),
-        "matmul_dtype_dx": ("dtypes", "matmul_dx"),
-        "matmul_dtype_dw": ("dtypes", "matmul_dw"),
-        "quantisation_noise": ("dtypes", "noise"),
-        "param_dtype": ("dtypes", "param"),
-        "moment_dtype": ("dtypes", "moment"),
-        "grad_dtype": ("dtypes", "grad"),
-        "lowering": ("compiler", "lowering"),
-        "collectives": ("compiler", "collectives"),
-        "style": ("compiler", "style"),
-        "collective_matmul": ("compiler", "collective_matmul"),
-        "offload_optimizer": ("optimizer", "offload"),
-        "weight_update_axes": ("optimizer", "axes"),
-        "gather_dtype": ("dtypes", "gather"),
-        "reduce_dtype": ("dtypes", "reduce"),
-        "accumulator_dtype": ("dtypes", "accumulator"),
-        "second_moment_dtype": ("dtypes", "second_moment"),
-        "loss_dtype": ("dtypes", "loss"),
-        "vocab_tiles": ("", "vocab_tiles"),
-        "vocab_blocks": ("", "vocab_blocks"),
-        "loss_labels": ("", "loss_labels"),
-        "context_exchange": ("context", "exchange"),
-        "context_balanced": ("context", "balanced"),
-        "attention_block": ("attention_kernel", "block"),
-        "attention_block_backward": ("attention_kernel", "block_backward"),
-        "attention_backward": ("attention_kernel", "backward"),
-        "input_s": ("", "input_s"),
-        "loop": ("", "loop"),
-        "capacity_factor": ("experts", "capacity_factor"),
-        "dispatch": ("experts", "dispatch"),
-        "expert_exchange": ("experts", "exchange"),
-        "expert_buffer": ("experts", "buffer"),
-        "expert_skew": ("experts", "skew"),
-        "seed": ("experts", "seed"),
-        "expert_tiles": ("experts", "tiles"),
-        "schedule": ("pipeline", "schedule"),
-        "virtual_stages": ("pipeline", "virtual_stages"),
-        "stage_layers": ("pipeline", "stage_layers"),
-        "without_passes": ("compiler", "without_passes"),
-    },
+    needed=tuple(key for key in PlanKeys.__annotations__ if key in PlanKeys.__required_keys__),
+    table=flat_keys_of(PlanKeys, _GROUPS),
 )
 """Every flat key of a plan, in the order in which files list them."""
-
 
 PARTS: Mapping[str, Any] = {
     "training": Training,
@@ -127,68 +143,6 @@ KINDS: Mapping[tuple[str, str], Any] = {
     for field in fields(kind)
 }
 """The type of each group and field; the group is empty for the plan's own."""
-
-
-class PlanKeys(TypedDict, total=False):
-    """The keys of a plan that have defaults, as `Plan(...)` takes them; see its parts."""
-
-    seq_len: int
-    microbatches: int
-    gradient_reduction: GradientReduction
-    remat: Policy | Remat | Mapping[str, Any]
-    save: Sequence[str]
-    offload: Sequence[str]
-    scan_layers: bool
-    rules: Mapping[str, Rule]
-    annotate: Mapping[str, Sequence[Rule]]
-    placement: Mapping[str, Sequence[str]] | str | None
-    optimizer: OptimizerName | Optimizer | Mapping[str, Any]
-    dtype: WideDtype
-    matmul_dtype: MatmulDtype
-    matmul_dtype_dx: MatmulDtype
-    matmul_dtype_dw: MatmulDtype
-    quantisation_noise: NoiseDtype
-    param_dtype: WideDtype
-    moment_dtype: WideDtype
-    grad_dtype: WideDtype
-    lowering: Lowering
-    collectives: Collectives
-    style: Style
-    collective_matmul: bool
-    offload_optimizer: bool
-    weight_update_axes: Sequence[str]
-    gather_dtype: GatherDtype
-    reduce_dtype: OptionalDtype
-    accumulator_dtype: OptionalDtype
-    second_moment_dtype: OptionalDtype
-    loss_dtype: OptionalDtype
-    vocab_tiles: int
-    vocab_blocks: int
-    loss_labels: LossLabels
-    context_exchange: ContextExchanges
-    context_balanced: bool
-    attention_block: Sequence[int]
-    attention_block_backward: Sequence[int]
-    attention_backward: BackwardKernels
-    input_s: float
-    loop: Loop
-    capacity_factor: float
-    dispatch: Dispatch
-    expert_exchange: ExpertExchange
-    expert_buffer: float
-    expert_skew: float
-    seed: int
-    expert_tiles: Sequence[int]
-    schedule: ScheduleName
-    virtual_stages: int
-    stage_layers: Sequence[int]
-    without_passes: Sequence[str]
-    dtypes: Numerics | Mapping[str, Any]
-    compiler: Compiler | Mapping[str, Any]
-    attention_kernel: AttentionKernel | Mapping[str, Any]
-    context: Context | Mapping[str, Any]
-    experts: Experts | Mapping[str, Any]
-    pipeline: Pipeline | Mapping[str, Any]
 
 
 def _plan_choices() -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -103,9 +103,7 @@ class Plan(GroupedFields):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self, *, mesh: Mapping[str, int], global_batch: int, **keys: Unpack[PlanKeys]
-        ) -> None: ...
+        def __init__(self, **keys: Unpack[PlanKeys]) -> None: ...
 
     else:  # `dataclasses.replace` gives the parts
 
