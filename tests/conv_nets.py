@@ -12,6 +12,7 @@ from tpusim.graph import (
     Function,
     Graph,
     Op,
+    Padding,
     Pointwise,
     Pool,
     Remat,
@@ -21,7 +22,6 @@ from tpusim.graph import (
     part_of,
     training_step,
 )
-from tpusim.graph.window import Padding
 from tpusim.hardware import Slice, placements
 from tpusim.partition import PartitionedGraph, Sizes
 from tpusim.pipeline.planned_step import partitioned_graph

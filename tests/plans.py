@@ -10,8 +10,7 @@ from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice, placements
 from tpusim.lowering import AskedPlace, BodyChoices
 from tpusim.models import Transformer
-from tpusim.partition import PartitionedGraph, Sizes
-from tpusim.partition.partitioned_graph import CollectiveNode, ComputeNode, body_nodes
+from tpusim.partition import CollectiveNode, ComputeNode, PartitionedGraph, Sizes, body_nodes
 from tpusim.pipeline.planned_step import partitioned_graph, planned_graph
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer

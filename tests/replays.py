@@ -1,6 +1,6 @@
 """A small program as a compiler might have made it, for tests of what becomes of such."""
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.hardware import Placement, Slice, placement_from
 from tpusim.program import (
     Alloc,
@@ -19,7 +19,7 @@ from tpusim.program import (
     VectorWork,
     WaitOp,
 )
-from tpusim.results.replay_result import ProgramOrigin, ReplayResult
+from tpusim.results import ProgramOrigin, ReplayResult
 from tpusim.simulation.program_run import replay_program
 
 MIB = 2**20

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import tpusim as ts
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler_check import TwinComparison, compare
 from tpusim.compiler_check.step_names import StepNames, tensor_of
 from tpusim.hardware import parse_slice

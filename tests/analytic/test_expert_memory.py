@@ -23,8 +23,7 @@ from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import COMPUTE, Graph, GraphWriter, Remat, Tensor, training_step
 from tpusim.hardware import Slice, placements
-from tpusim.models import pieces
-from tpusim.models.pieces import ExpertRouting
+from tpusim.models import ExpertRouting, pieces
 from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.results.result import memory_held

@@ -9,7 +9,7 @@ from tpusim.hardware import load_chip
 
 pytest.importorskip("jaxlib")
 
-from tpusim.compiler.compiled import load
+from tpusim.compiler import load
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.read import read_module
 from tpusim.compiler.work.instruction_work import instruction_work

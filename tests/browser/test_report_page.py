@@ -12,10 +12,10 @@ from replays import small_replay
 from twins import compared
 
 import tpusim as ts
-from tpusim.base.units import format_seconds
+from tpusim.base import format_seconds
 from tpusim.report import write_check
 from tpusim.report.html import report_page
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 pytestmark = pytest.mark.browser
 SECTIONS = [

@@ -18,7 +18,8 @@ from replays import small_replay
 from test_report_page import browser as browser
 from test_report_page import result as report_result
 
-from tpusim.report.step_trace import trace, trace_bytes
+from tpusim.report import trace
+from tpusim.report.step_trace import trace_bytes
 from tpusim.results import Result
 
 pytestmark = pytest.mark.browser

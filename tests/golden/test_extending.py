@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.models.hf import from_hf, recognise
+from tpusim.models import from_hf
+from tpusim.models.hf import recognise
 from tpusim.models.hf.families import read_families
 from tpusim.network import ALGORITHMS
 from tpusim.report.figures.registry import FIGURES

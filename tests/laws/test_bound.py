@@ -24,7 +24,7 @@ from test_any_plan import (
     tiled_plan,
 )
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.bounds import PlanArrays, bound, bounds
 from tpusim.bounds.bodies import Rests
 from tpusim.bounds.footprints import Footprints, least_seconds

@@ -15,10 +15,9 @@ from tpusim.engine import run
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.results import Limit, Result, limits
+from tpusim.results import Limit, Result, core_ps, limits
 from tpusim.results.critical_path import lane_path, tasks_by_name
 from tpusim.results.resources import LaneBounds, LaneMachine
-from tpusim.results.result import core_ps
 from tpusim.simulation import simulate
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import any_program_of, comms, flat, graph_of, partitioned_of, plan_of, sizes_of, small
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.graph import POLICIES
 from tpusim.hardware import Slice, placements
 from tpusim.models import Transformer
-from tpusim.partition.partitioned_graph import Purpose
+from tpusim.partition import Purpose
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Program
 from tpusim.results.totals import total_flops

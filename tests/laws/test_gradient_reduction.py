@@ -12,8 +12,7 @@ from plans import any_program_of, comms, flat, graph_of, partitioned_of, plan_of
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 from test_partition_memory import run as run_memory
 
-from tpusim.base.errors import PlanError, TpusimError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError, TpusimError
 from tpusim.export.plan_to_jax import check_sayable
 from tpusim.frames import MICROBATCHES, asked_place
 from tpusim.hardware import Slice, placements

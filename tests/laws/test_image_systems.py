@@ -7,12 +7,7 @@ from math import prod
 import pytest
 
 import tpusim as ts
-from tpusim.models import Architecture
-from tpusim.models.detectors import MaskRCNN
-from tpusim.models.diffusion_unet import DiffusionUNet
-from tpusim.models.metnet2 import MetNet2
-from tpusim.models.resnet import ResNet
-from tpusim.models.unet3d import UNet3d
+from tpusim.models import Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
 from tpusim.program import Compute, ConvolutionWork, Flops, MatmulWork, Program, Work, walk_ops
 from tpusim.results.totals import total_flops
 

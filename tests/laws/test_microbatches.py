@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plans import any_program_of, flat, graph_of, loop, partitioned_of, plan_of, sizes_of, small
 from test_partition_memory import run as run_memory
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.frames import MICROBATCHES
 from tpusim.hardware import Chip, Slice, load_chip
 from tpusim.models import Transformer
@@ -21,7 +21,7 @@ from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program, Transfer
 from tpusim.report import timeline_data
 from tpusim.report.figures.time_windows import TimeWindow
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.results.totals import total_flops
 from tpusim.simulation import simulate
 

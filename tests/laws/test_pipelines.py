@@ -16,7 +16,7 @@ from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.program import Call, walk_ops
 from tpusim.report.report_files import render_files
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 from tpusim.simulation.placement_search import PlacementCandidate, StepOnPlacements
 

@@ -6,14 +6,13 @@ import pytest
 from extent import seeds
 from test_any_plan import random_model, random_plan
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.engine import CodeRun
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
-from tpusim.simulation import simulate
-from tpusim.simulation.explain import explain_placement
+from tpusim.simulation import explain_placement, simulate
 from tpusim.simulation.placement_search import PlacementCandidate, StepOnPlacements
 
 PODS = (

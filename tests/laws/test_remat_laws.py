@@ -10,7 +10,7 @@ from extent import seeds
 from plans import any_program_of, flat, plan_of, small
 from test_microbatches import taken
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.graph import POLICIES, Graph, Op, Remat, Scan, executed_flops, training_step, walk
 from tpusim.hardware import Slice
 from tpusim.models import Transformer

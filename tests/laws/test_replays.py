@@ -18,8 +18,7 @@ from hlo import DATA
 import tpusim as ts
 from tpusim.program import Collective, Compute, walk_ops
 from tpusim.report.report_files import render_files
-from tpusim.results.lines import explain_lines
-from tpusim.results.replay_result import ReplayResult
+from tpusim.results import ReplayResult, explain_lines
 from tpusim.results.totals import total_flops
 
 MANIFEST: dict[str, dict[str, Any]] = json.loads((DATA / "manifest.json").read_text("utf-8"))

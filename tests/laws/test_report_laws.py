@@ -32,8 +32,7 @@ from tpusim.report.figures.utilisation import resource_name
 from tpusim.report.html.resource_use import resource_rows
 from tpusim.report.link_traffic import link_loads, link_volumes
 from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
-from tpusim.results import LEAST_SHOWN, PlanResult
-from tpusim.results.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
+from tpusim.results import COMPUTE_LABELS, EXPOSED, LEAST_SHOWN, PICO, PlanResult, Result, core_ps
 from tpusim.simulation import simulate
 
 SEEDS = seeds(40)

@@ -20,7 +20,7 @@ from test_any_plan import (
 )
 from test_bound import pipelined_plan
 
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.costs import cost_programs
 from tpusim.engine import LaneCode, compile_lane
 from tpusim.frames import asked_place

@@ -14,7 +14,7 @@ from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.program import Barrier, Collective, CollectiveKind, Flops, Program, dumps, loads
 from tpusim.report.track_slices import memory_levels
-from tpusim.results.result import breakdown_ps
+from tpusim.results import breakdown_ps
 from tpusim.simulation import simulate
 
 CHIPS, BATCH = 16, 32

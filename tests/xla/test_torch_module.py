@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
+from tpusim.base import CompileError
 from tpusim.compiler.flops import lowered_flops
 
 pytestmark = [

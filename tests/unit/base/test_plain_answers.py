@@ -6,8 +6,9 @@ from math import inf, nan
 import pytest
 from pandas import DataFrame
 
+from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.base.csv_cells import frame_csv
-from tpusim.base.errors import FileError, PlanError, TpusimError, blame
+from tpusim.base.errors import blame
 from tpusim.base.json_text import json_text
 from tpusim.cli.main import run
 from tpusim.engine.clock import picoseconds

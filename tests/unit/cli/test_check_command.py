@@ -10,7 +10,7 @@ import pytest
 from commands import SMALL, said
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
+from tpusim.base import CompileError
 from tpusim.compiler import Compiled
 from tpusim.compiler.compiled import TESTED
 from tpusim.compiler_check import compile_step

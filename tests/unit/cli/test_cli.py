@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from commands import SMALL, said
 
-from tpusim.cli.main import main as entry
+from tpusim.cli import main as entry
 from tpusim.cli.main import run
 
 RUN = f"{SMALL}mesh = {{ fsdp = 16 }}\n"

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from tpusim.base import TpusimError
 from tpusim.base.collection import garbage_collector_off, garbage_collector_on
-from tpusim.base.errors import TpusimError
 from tpusim.cli.main import run
 
 

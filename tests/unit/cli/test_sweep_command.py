@@ -13,7 +13,7 @@ import pytest
 from commands import SMALL, said
 from pandas import read_csv, read_parquet
 
-from tpusim.base.errors import FileError, PlanError, TpusimError
+from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.cli.main import run
 from tpusim.runfile import read_sweep
 from tpusim.runfile.schema import VARIED, wanted

@@ -15,8 +15,8 @@ from commands import SMALL, said
 import tpusim as ts
 from tpusim.cli.completion import complete_chip, complete_setting
 from tpusim.cli.main import run
-from tpusim.plan import PLAN_CHOICES, Plan
-from tpusim.plan.pipeline import CIRCULAR, ScheduleName
+from tpusim.plan import CIRCULAR, PLAN_CHOICES, Plan
+from tpusim.plan.pipeline import ScheduleName
 from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
 
 ROOT = Path(__file__).parents[3]

@@ -3,7 +3,7 @@
 import pytest
 from hlo import module_of
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler.to_program.device_ids import DeviceIds
 from tpusim.compiler.to_program.translate_module import translate_module
 from tpusim.hardware import parse_slice

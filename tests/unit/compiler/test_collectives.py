@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hlo_lines import module
 
-from tpusim.base.errors import FileError
+from tpusim.base import FileError
 from tpusim.compiler.hlo.module import HloModule
 from tpusim.compiler.to_program.collective_metadata import collective_algorithm
 from tpusim.compiler.to_program.collectives import module_groups, movement_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hlo import DATA, F32, REAL, main_of
 
-from tpusim.compiler.compiled import Compiled
+from tpusim.compiler import Compiled
 from tpusim.compiler.hlo.hlo_files import read_hlo_file
 from tpusim.compiler.hlo.read import read_module
 from tpusim.compiler.to_program.heap import (

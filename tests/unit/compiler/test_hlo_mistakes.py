@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hlo import F32, REAL, large_text, main_of, main_text
 
-from tpusim.base.errors import FileError
+from tpusim.base import FileError
 from tpusim.compiler.hlo import hlo_files, parser
 from tpusim.compiler.hlo.hlo_files import read_hlo_file
 from tpusim.compiler.hlo.parser_process import HloParser

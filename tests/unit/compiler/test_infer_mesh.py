@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.compiler.hlo.replica_groups import ReplicaGroups
 from tpusim.compiler.to_program.device_ids import DeviceIds
 from tpusim.compiler.to_program.infer_mesh import (

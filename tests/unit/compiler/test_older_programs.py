@@ -4,11 +4,10 @@ import pytest
 from hlo import DATA
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.compiler.to_program.translate_module import BEFORE_CODE
 from tpusim.program import FUSED_SHARE, AttentionWork, walk_ops
-from tpusim.results.replay_result import ReplayResult
+from tpusim.results import ReplayResult
 
 pytest.importorskip("jaxlib.xla_client")
 

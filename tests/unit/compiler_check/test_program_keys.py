@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from twins import lines_of, place, planned, replayed
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler_check import compare
 from tpusim.compiler_check.compare_collectives import ComparedCollective
 from tpusim.program import (

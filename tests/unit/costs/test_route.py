@@ -3,7 +3,7 @@
 import pytest
 from toruses import names_for, torus, whole
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import BUSIEST_WEIGHT, CollectiveRoute, best_route, route, route_seconds
 from tpusim.costs.collective import adding_seconds
 from tpusim.hardware import DIE, Span, load_chip

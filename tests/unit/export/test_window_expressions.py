@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conv_nets import ConvNet
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.export.windows import convolution
 from tpusim.graph import Convolution
 

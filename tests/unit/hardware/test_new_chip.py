@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import FileError, HardwareError
+from tpusim.base import FileError, HardwareError
 from tpusim.compiler.to_program.device_ids import DeviceIds
 from tpusim.hardware import CompilerRules, legal_shapes
 from tpusim.hardware.catalogue import CHIP_SECTIONS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpusim.base.errors import HardwareError
+from tpusim.base import HardwareError
 from tpusim.hardware import Topology, can_twist, legal_shapes, parse_shape
 from tpusim.hardware.catalogue import catalogue_rules
 from tpusim.hardware.slices import slice_name

@@ -10,9 +10,10 @@ import pytest
 from plans import MIB, tiles_weights
 
 from tpusim.hardware import Slice, load_chip, placements
+from tpusim.lowering import group_of
 from tpusim.lowering.collective_lowering import IDEAL, Lowering
 from tpusim.lowering.collectives_by_generation import TABLE, lowering_for, permutes_wait
-from tpusim.lowering.device_groups import DeviceGroup, group_of
+from tpusim.lowering.device_groups import DeviceGroup
 from tpusim.lowering.passes.fuse_collectives import fusion_pays, weight_ring_pays
 from tpusim.models import Transformer
 from tpusim.plan import Compiler, Plan

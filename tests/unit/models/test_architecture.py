@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.graph import GraphWriter, Tensor, is_sequence
 from tpusim.models import Architecture, GraphChoices, Transformer, pieces
 from tpusim.models.pieces import AttentionForm

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tpusim import models
-from tpusim.base.errors import FileError, ModelError
+from tpusim.base import FileError, ModelError
 from tpusim.models import Transformer, from_hf, hf_dimensions, hf_notes
 from tpusim.models.model_keys import Biases, Norms
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.models import from_hf, hf_notes
 from tpusim.models.hf.families import SIZE_KEYS, families, refused_types
 

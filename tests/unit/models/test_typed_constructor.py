@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Required, Union, get_args, get_origi
 import pytest
 from plans import small
 
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.models.model_keys import TransformerKeys
 

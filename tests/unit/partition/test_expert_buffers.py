@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from plans import any_program_of, flat, plan_of, small
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.partition.expert_load import ExpertCapacity

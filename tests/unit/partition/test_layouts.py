@@ -6,8 +6,7 @@ import pytest
 from plans import graph_of, partitioned_of, plan_of, small, tiles_weights
 
 from tpusim.graph import Tensor, TensorRole
-from tpusim.partition.layout import Layout, is_across, within_slice
-from tpusim.partition.reshard import reshard
+from tpusim.partition import Layout, is_across, reshard, within_slice
 from tpusim.pipeline.planned_step import checked_rules
 from tpusim.program import CollectiveKind
 

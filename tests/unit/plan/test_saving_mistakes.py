@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from plans import plan_of, small
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.cli.main import run
 from tpusim.cli.sweep_command import REFUSED
 from tpusim.hardware import Slice, load_chip

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tpusim.base.errors import PlanError
-from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES, make_schedule
+from tpusim.base import PlanError
+from tpusim.plan import make_schedule
+from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
 from tpusim.program import PassKind
 
 

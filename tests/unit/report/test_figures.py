@@ -13,9 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
-from tpusim.base.phase import Phase
-from tpusim.base.units import format_bytes
+from tpusim.base import Phase, TpusimError, format_bytes
 from tpusim.program import Compute, Loop
 from tpusim.report import (
     ReportFigure,
@@ -37,7 +35,7 @@ from tpusim.report.figures.palette import COMPUTE_STYLES, styles
 from tpusim.report.figures.registry import FIGURES
 from tpusim.report.figures.render import figure_bytes
 from tpusim.report.figures.timeline import short_name
-from tpusim.results.result import COMPUTE_LABELS, Result
+from tpusim.results import COMPUTE_LABELS, Result
 
 PLOTS = (plot_axes, plot_memory, plot_roofline, plot_timeline, plot_torus, plot_utilisation)
 

@@ -18,8 +18,8 @@ from markupsafe import escape
 from replays import BODY, ORIGIN, POD, PROGRAM, placed, small_replay
 
 import tpusim as ts
+from tpusim.base import format_bytes, format_seconds
 from tpusim.base.plain_text import plain
-from tpusim.base.units import format_bytes, format_seconds
 from tpusim.program import Loop
 from tpusim.report import memory_data, roofline_data, utilisation_data
 from tpusim.report.figures.memory import HOLDER_STYLES, OTHER_HOLDERS
@@ -35,8 +35,7 @@ from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import chip_sources, runs_like
 from tpusim.report.link_traffic import link_series
 from tpusim.report.report_files import render_files
-from tpusim.results.advice import ChangeKind
-from tpusim.results.result import Result
+from tpusim.results import ChangeKind, Result
 from tpusim.simulation.program_run import replay_program
 
 SECTIONS = [

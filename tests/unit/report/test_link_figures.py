@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tpusim as ts
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.hardware import Topology, placement_from, placements
@@ -16,7 +16,7 @@ from tpusim.report import axes_data, plot_axes, plot_torus, torus_data, utilisat
 from tpusim.report.figures.torus_heatmap import busiest_links
 from tpusim.report.figures.torus_panels import MOST_PLANES, torus_panels
 from tpusim.report.figures.torus_use import TorusUse
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 NBYTES = 2**30
 

@@ -46,8 +46,7 @@ from tpusim.report import (
 from tpusim.report.csv_tables import operations_csv, transfers_csv
 from tpusim.report.figures.utilisation import CORE_COMMUNICATES, CORE_COMPUTES, CORE_WAITS
 from tpusim.report.link_traffic import link_volumes
-from tpusim.results.result import PICO, Result
-from tpusim.results.stage_uses import StageUse
+from tpusim.results import PICO, Result, StageUse
 
 PLOTS = (
     *(plot_axes, plot_breakdown, plot_memory, plot_pipeline, plot_roofline, plot_timeline),

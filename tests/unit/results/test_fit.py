@@ -7,7 +7,7 @@ from plans import plan_of, small
 from replays import ORIGIN, small_replay
 
 from tpusim.hardware import Slice, load_chip
-from tpusim.report.result_json import document
+from tpusim.report import document
 from tpusim.results import Fit, PlanResult, fit_of
 from tpusim.simulation import simulate
 from tpusim.sweeps import Space, sweep

@@ -6,7 +6,7 @@ from replays import small_replay
 
 import tpusim as ts
 from tpusim.accuracy import measured_errors
-from tpusim.base.units import format_seconds
+from tpusim.base import format_seconds
 from tpusim.report import document
 from tpusim.sweeps.rows import RANGE_COLUMNS
 

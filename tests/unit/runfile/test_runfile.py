@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import (
-    FileError,
-    HardwareError,
-    ModelError,
-    PlanError,
-    TpusimError,
-    UnitError,
-)
+from tpusim.base import FileError, HardwareError, ModelError, PlanError, TpusimError, UnitError
 from tpusim.hardware import placement_from
 from tpusim.runfile import read_run, read_sweep
 from tpusim.runfile.schema import FIELDS, wanted

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from replays import ORIGIN, POD, PROGRAM, UNKNOWN, placed, small_replay
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.program import Loop
 from tpusim.report import document
-from tpusim.results.replay_result import UnknownOperation
+from tpusim.results import UnknownOperation
 from tpusim.simulation.program_run import choose_costs, replay_program
 
 FLOPS = 6 * 2 * 3 * 2 * 2048 * 4096 * 4096 * 16

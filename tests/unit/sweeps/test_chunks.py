@@ -19,7 +19,7 @@ from pandas.testing import assert_frame_equal
 from search_spaces import BASE, POD, space
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.hardware import Slice
 from tpusim.runfile import read_sweep
 from tpusim.sweeps import candidates, sweep

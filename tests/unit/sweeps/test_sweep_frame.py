@@ -12,7 +12,7 @@ from pandas.testing import assert_frame_equal
 from search_spaces import BASE, MODEL, POD, space
 
 import tpusim as ts
-from tpusim.base.errors import FileError, PlanError, TpusimError
+from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.simulation import simulate
 from tpusim.sweeps import Space, candidates, rows, sweep
 from tpusim.sweeps.frame import cell

@@ -7,8 +7,8 @@ from pandas import DataFrame
 from search_spaces import POD
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
-from tpusim.results.result import COMPUTE_LABELS, EXPOSED
+from tpusim.base import PlanError
+from tpusim.results import COMPUTE_LABELS, EXPOSED
 from tpusim.sweeps import Space, sweep
 from tpusim.sweeps.format import sweep_text
 from tpusim.sweeps.rows import PLAN_FITS, PLAN_REFUSED
