@@ -47,6 +47,7 @@ class GroupQuestions:
         self, plan: Plan, inner: Plan, sizes: Sizes, plans: PlanArrays, answers: GroupAnswers
     ) -> None:
         self.inner, self.sizes, self.plans, self.answers = inner, sizes, plans, answers
+        self.compiler, self.dtypes = inner.compiler, inner.dtypes
         self.circular = plan.active_schedule == CIRCULAR
         self._groups: dict[tuple[Axes, bool], PlanGroups] = {}
 
@@ -62,7 +63,7 @@ class GroupQuestions:
 
     def bytes(self, node: CollectiveNode) -> Number:
         """Return the bytes of a collective in the narrowest dtype in which it may travel."""
-        dtypes, item = self.inner.dtypes, self.sizes.itemsize(node.dtype)
+        dtypes, item = self.dtypes, self.sizes.itemsize(node.dtype)
         least = item
         if node.purpose is Purpose.GRADIENT:
             least = self.sizes.itemsize(reduced_dtype(node, dtypes))
@@ -136,7 +137,7 @@ class PlanGroups:
         """Return the least seconds of a collective by one algorithm, [`FIXED`..., plan]."""
 
         def least(table: GroupTable, numbers: Whole) -> Floats:
-            name = BEST_ALGORITHM if self._ask.inner.compiler.collectives == "best" else algorithm
+            name = BEST_ALGORITHM if self._ask.compiler.collectives == "best" else algorithm
             found: Floats = table.least(kind, name)[:, numbers]
             return found
 
@@ -154,7 +155,7 @@ class PlanGroups:
         """Return the algorithms that may carry a collective out, in any of some lowerings."""
         if choice.kind in (CollectiveKind.PERMUTE, CollectiveKind.ALL_TO_ALL):
             return ("",)
-        if self._ask.inner.compiler.collectives == "best":
+        if self._ask.compiler.collectives == "best":
             return (BEST_ALGORITHM,)
         ways = {choice, choice._replace(in_ring=choice.made)}
         return tuple(sorted({each.way(low).algorithm for each in ways for low in lows})) or ("",)
@@ -163,7 +164,7 @@ class PlanGroups:
         """Return the distinct sets of lowerings that groups may have, and the index of each."""
         joined = reach is Reach.JOINED
         tiled, circular = (self._either, False) if joined else (self._tiled, self._ask.circular)
-        given = self._ask.inner.compiler, tiled, circular, reach
+        given = self._ask.compiler, tiled, circular, reach
         return self._once(reach, lambda table, numbers: table.lowerings(*given))
 
     def _once(self, question: Hashable, answer: Callable[[GroupTable, Whole], _Answer]) -> _Answer:

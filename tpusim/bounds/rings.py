@@ -26,7 +26,7 @@ class RingChoices:
     """Where matmuls may take collectives in, and what that takes."""
 
     def __init__(self, ask: GroupQuestions) -> None:
-        self.ask, self.compiler = ask, ask.inner.compiler
+        self.ask, self.compiler = ask, ask.compiler
         self.pod = ask.plans.pods[int(ask.plans.pod[0])]
         self.ideal = self.compiler.lowering == "ideal"
 
@@ -83,7 +83,7 @@ class RingChoices:
         may_be = may_be & (devices > 2)
         for work in (around.works[each.name] for each in around.beside(node)):
             if isinstance(work, MatmulWork):
-                dtypes = {work.dtype, self.ask.inner.dtypes.compute}
+                dtypes = {work.dtype, self.ask.dtypes.compute}
                 slowest = min(chip.device.flops[name] for name in dtypes)
                 longest = peak_seconds(work, slowest * _NEARLY)
                 may_be = may_be & ring_beats_both(devices, longest, longest, ring)

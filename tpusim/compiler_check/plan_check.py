@@ -13,7 +13,7 @@ from tpusim.export.plan_to_jax import export_step
 from tpusim.export.step_source import ExportedStep
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.plan import Plan
+from tpusim.plan import Compiler, Plan
 from tpusim.results import PlanResult, ReplayResult, entry
 from tpusim.simulation import simulate
 from tpusim.simulation.arguments import check_arguments
@@ -63,9 +63,9 @@ class PlanCheck:
         yield "both sides are the step on the devices, without waits for the host"
 
 
-def flags_of(plan: Plan) -> dict[str, Option]:
-    """Return the compiler's flags that the plan's own choices stand for."""
-    return {} if plan.compiler.collective_matmul else dict(COLLECTIVE_MATMUL_OFF)
+def flags_of(compiler: Compiler) -> dict[str, Option]:
+    """Return the compiler's flags that a plan's own choices stand for."""
+    return {} if compiler.collective_matmul else dict(COLLECTIVE_MATMUL_OFF)
 
 
 @checked_call
@@ -94,7 +94,7 @@ def check(
     model, plan, pod = check_arguments(model, plan, pod, "check")
     step_versions()
     check_time_limit(time_limit)
-    chosen = check_options({**flags_of(plan), **(compiler_options or {})})
+    chosen = check_options({**flags_of(plan.compiler), **(compiler_options or {})})
     step = export_step(model, plan, pod)
     on_device = plan.replace(loop="asynchronous", input_s=0.0)  # as a program has no host's work
     planned = simulate(model, on_device, pod)

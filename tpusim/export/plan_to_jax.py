@@ -18,6 +18,7 @@ from tpusim.plan import (
     WIDE_DTYPES,
     Numerics,
     Plan,
+    Training,
     part_bounds,
     stage_plan,
 )
@@ -57,22 +58,26 @@ def check_sayable(plan: Plan) -> None:
         raise PlanError(f"plan.{key} is {value!r}, which tpusim cannot write as JAX yet; {instead}")
 
 
-def _pipeline(plan: Plan) -> Iterator[tuple[str, object, str]]:
+def _pipeline(
+    stages: int, training: Training, dtypes: Numerics
+) -> Iterator[tuple[str, object, str]]:
     """Yield what cannot be said of a pipeline: JAX has one program, which all stages run."""
-    if plan.active_schedule != CIRCULAR:
+    schedule = training.pipeline.active_schedule(stages)
+    if schedule != CIRCULAR:
         remedy = f"write {CIRCULAR!r}, the schedule of one program that all stages run"
-        yield "pipeline.schedule", plan.active_schedule, remedy
-    if plan.microbatches % plan.stages:
-        more = -(-plan.microbatches // plan.stages) * plan.stages
-        yield "microbatches", plan.microbatches, f"write a multiple of the stages, such as {more}"
-    if plan.vocab_tiles > 1:
-        yield "vocab_tiles", plan.vocab_tiles, "write 1 where there are stages"
-    if plan.remat.offload:
+        yield "pipeline.schedule", schedule, remedy
+    count = training.microbatches
+    if count % stages:
+        more = -(-count // stages) * stages
+        yield "microbatches", count, f"write a multiple of the stages, such as {more}"
+    if training.vocab_tiles > 1:
+        yield "vocab_tiles", training.vocab_tiles, "write 1 where there are stages"
+    if training.remat.offload:
         remedy = "leave it out where there are stages"
-        yield "remat.offload", list(plan.remat.offload), remedy
-    if plan.dtypes.of("accumulator") != plan.dtypes.grad:
-        sums = plan.dtypes.of("accumulator")
-        yield "dtypes.accumulator", sums, f"write {plan.dtypes.grad!r}, as grad is"
+        yield "remat.offload", list(training.remat.offload), remedy
+    sums = dtypes.of("accumulator")
+    if sums != dtypes.grad:
+        yield "dtypes.accumulator", sums, f"write {dtypes.grad!r}, as grad is"
 
 
 def _transfers(dtypes: Numerics) -> Iterator[tuple[str, object, str]]:
@@ -93,7 +98,7 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     """Yield the key, the value and the remedy of each part that cannot be written."""
     dtypes = plan.dtypes
     if plan.stages > 1:
-        yield from _pipeline(plan)
+        yield from _pipeline(plan.stages, plan.training, dtypes)
     if not plan.remat.scan_layers and (plan.stages > 1 or plan.optimizer.name == "muon"):
         yield "remat.scan_layers", False, "write true where there are stages, and with Muon"
     for key in ("matmul", "matmul_dx", "matmul_dw"):

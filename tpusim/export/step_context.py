@@ -137,8 +137,8 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     for axis in gathered if balanced else ():
         order *= plan.mesh[axis]
     found = layouts(graph, inner.sharding, rules)
-    named = frozenset(_named(graph.ops, plan))
-    padded = dict(_padded(graph, plan, found))
+    named = frozenset(_named(graph.ops, plan.remat, plan.dtypes.quantised))
+    padded = dict(_padded(graph, plan.mesh, found))
     stages = entry([axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1])
     axes = tuple(plan.optimizer.axes)
     step = training_step(graph, Remat())
@@ -147,7 +147,9 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     return StepContext(graph, plan, found, named, padded, order, within, updates)
 
 
-def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[tuple[str, int]]:
+def _padded(
+    graph: Graph, mesh: Mapping[str, int], found: Mapping[str, Layout]
+) -> Iterator[tuple[str, int]]:
     """Yield the padded size of each dimension that the axes of a weight do not divide.
 
     A longer vocabulary has tokens that no text contains; of other dimensions the model would be
@@ -156,9 +158,9 @@ def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[t
     sizes = graph.sizes
     for weight in (parameter.tensor for parameter in graph.parameters):
         for dim, axes in zip(weight.dims, found[weight.name], strict=True):
-            parts = prod(plan.mesh[axis] for axis in axes)
+            parts = prod(mesh[axis] for axis in axes)
             if sizes[dim] % parts and dim != PADDABLE:
-                over = " x ".join(f"{axis}={plan.mesh[axis]}" for axis in axes)
+                over = " x ".join(f"{axis}={mesh[axis]}" for axis in axes)
                 raise PlanError(
                     f"the weight {weight.name} has {dim} = {sizes[dim]}, which {over} does not "
                     "divide; JAX cuts weights evenly, so write axes that divide it, or a rule that "
@@ -168,15 +170,16 @@ def _padded(graph: Graph, plan: Plan, found: Mapping[str, Layout]) -> Iterator[t
                 yield dim, -(-sizes[dim] // parts) * parts
 
 
-def _named(ops: tuple[Op, ...], plan: Plan) -> Iterator[str]:
+def _named(ops: tuple[Op, ...], remat: Remat, quantised: bool) -> Iterator[str]:
     """Yield the tensors that the policy of JAX does not save, and the plan does.
 
     They are those that the plan names, inputs of layers within an iteration, under `minimal` the
     results of matmuls with a weight for each expert, which have a batch dimension, and under `dots`
     those of grouped kernels, which are no dots. Of quantised matmuls JAX would save the results
     before they are scaled, so all are named.
+
+    quantised: some matmuls are.
     """
-    remat = plan.remat
     if remat.policy != "none":
         yield from (*remat.save, *remat.offload)
     for op in ops:
@@ -185,15 +188,14 @@ def _named(ops: tuple[Op, ...], plan: Plan) -> Iterator[str]:
         for one in op.body:
             made = [tensor.short for tensor in one.outputs]
             yield from (name for name in made if name == LAYER_IN)
-            if isinstance(one, Einsum) and _saved_by_name(one, plan):
+            if isinstance(one, Einsum) and _saved_by_name(one, remat, quantised):
                 yield from made
 
 
-def _saved_by_name(op: Einsum, plan: Plan) -> bool:
+def _saved_by_name(op: Einsum, remat: Remat, quantised: bool) -> bool:
     """Return True for a matmul that JAX's policy does not save; of experts, one with a weight."""
-    quantised = plan.dtypes.quantised
-    if plan.remat.policy == "minimal":
+    if remat.policy == "minimal":
         per_expert = bool(set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims))
         of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
         return of_weight and (per_expert or quantised)
-    return plan.remat.policy == "dots" and (op.ragged or quantised)
+    return remat.policy == "dots" and (op.ragged or quantised)

@@ -95,6 +95,9 @@ class Lowering:
     activations: str = "rule"
     fuses_epilogue: bool = False
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def gathers_in_turn(self) -> bool:
         """True if each gather of weights starts when the one before is done (`prefetch`)."""

@@ -11,7 +11,6 @@ compiler's habits, not hardware, and a new compiler may change them.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from tpusim.hardware import Chip, Slice
@@ -214,7 +213,6 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
     return line_for(generation, compiler, group).lowering
 
 
-@cache
 def possible_lowerings(
     pod: Slice,
     compiler: Compiler,

@@ -1,7 +1,4 @@
-"""MaxText's logical axis rules (base.yml), as sharding rules of a plan.
-
-One table for MaxText configs and for measured runs.
-"""
+"""MaxText's logical axis rules (base.yml), as sharding rules of a plan."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,10 +36,8 @@ LOGICAL_AXES: Mapping[str, tuple[str, Axes]] = {
 """The keys of a plan's rules, MaxText's logical axis that each is, and the axes of the mesh that
 MaxText gives it. Left out are axes that cannot be simulated, such as those of decoding."""
 
-ACTIVATION_EMBED = "act_embed"
 LATENT, LAYER_EMBED = ("q_rank", "kv_rank"), "layer_embed"
 """Dimensions that latent attention alone has, and the width of tables that layers have."""
-
 
 OLDER = {"heads": "q_heads"}
 """Logical axes by an older name."""
@@ -57,12 +52,24 @@ def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
     """Return `rules` of the plan: MaxText's on this mesh, where they differ from the style's."""
     latent = config.text("attention_type") == "mla"
     layer_embed = config.size("hidden_size_per_layer_input", least=0) > 0
-    rules: dict[str, Any] = sharding_rules(
-        mesh, _given(config), latent=latent, layer_embed=layer_embed
-    )
+    absent = (*(() if latent else LATENT), *(() if layer_embed else (LAYER_EMBED,)))
+    given, style = _given(config), {**DEFAULT_RULES, **STYLE_RULES["maxtext"]}
+    rules: dict[str, Any] = {}
+    for key, (name, own) in LOGICAL_AXES.items():
+        axes = _axes_on(mesh, given.get(name, own))
+        if key == "act_residual_seq":
+            axes = tuple(axis for axis in axes if axis not in _axes_on(mesh, SEQUENCE))
+        if set(axes) != {axis for axis in style[key] if axis in mesh} and key not in absent:
+            rules[key] = axes
     if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
-        rules["expert"] = experts_over_fsdp(mesh)
+        rules["expert"] = _axes_on(mesh, ("expert", "fsdp"))
     return {"rules": rules} if rules else {}
+
+
+def _axes_on(mesh: Mapping[str, int], names: Axes) -> Axes:
+    """Return the axes that the mesh has; those across slices come first, as in MaxText."""
+    both = (*(f"dcn_{name}" for name in names), *names)
+    return tuple(axis for axis in both if axis in mesh)
 
 
 def _given(config: MaxTextConfig) -> Mapping[str, tuple[str, ...]]:
@@ -97,46 +104,3 @@ def _rule(config: MaxTextConfig, rule: object) -> tuple[str, tuple[str, ...]]:
     raise config.fault(
         f"{RULES} has {shown(rule)}; write pairs such as [activation_embed, [tensor]]"
     )
-
-
-def sharding_rules(
-    mesh: Mapping[str, int],
-    given: Mapping[str, Axes] | None = None,
-    *,
-    latent: bool,
-    layer_embed: bool,
-    style: str = "maxtext",
-) -> dict[str, Axes]:
-    """Return MaxText's rules on a mesh, where they differ from those of the style.
-
-    given: axes of the mesh by logical axis, where they are not MaxText's own.
-    latent: the model has latent attention.
-    layer_embed: its layers have embeddings of their own.
-    style: `Plan.style`; `activation_embed` belongs to the style `maxtext` alone.
-    """
-    usual_rules = {**DEFAULT_RULES, **STYLE_RULES[style]}
-    absent = {
-        *(() if latent else LATENT),
-        *(() if layer_embed else (LAYER_EMBED,)),
-        *(() if style == "maxtext" else (ACTIVATION_EMBED,)),
-    }
-    rules = {}
-    for key, (name, own) in LOGICAL_AXES.items():
-        axes = axes_on(mesh, (given or {}).get(name, own))
-        if key == "act_residual_seq":
-            axes = tuple(axis for axis in axes if axis not in axes_on(mesh, SEQUENCE))
-        usual = {axis for axis in usual_rules[key] if axis in mesh}
-        if set(axes) != usual and key not in absent:
-            rules[key] = axes
-    return rules
-
-
-def axes_on(mesh: Mapping[str, int], names: Axes) -> Axes:
-    """Return the axes that the mesh has; those across slices come first, as in MaxText."""
-    both = (*(f"dcn_{name}" for name in names), *names)
-    return tuple(axis for axis in both if axis in mesh)
-
-
-def experts_over_fsdp(mesh: Mapping[str, int]) -> Axes:
-    """Return the axes of the experts' weights with `shard_exp_on_fsdp`."""
-    return axes_on(mesh, ("expert", "fsdp"))

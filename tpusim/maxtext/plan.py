@@ -74,7 +74,7 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
 
     Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
     accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
-    they are multiplied, and whose gradients are rounded with noise (`validation/frameworks.py`).
+    they are multiplied, and whose gradients are rounded with noise.
     """
     weights = config.choice("weight_dtype", MAXTEXT_DTYPES)
     dtype = config.choice("dtype", MAXTEXT_DTYPES)

@@ -1,11 +1,26 @@
 """The tensors that MaxText's `remat_policy` saves, by our names, and their memory."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from tpusim.graph import LAYER_IN, Remat
+from tpusim.graph import LAYER_IN, Einsum, Op, Remat, Scan
 from tpusim.maxtext.config import MaxTextConfig
-from tpusim.maxtext.tensor_names import DOTS, FUSED, QKV, TENSORS, layer_ops, our_names
+from tpusim.maxtext.shipped_tables import shipped
 from tpusim.models import Transformer
+
+QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
+DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
+
+TENSORS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(ours) for name, ours in shipped("tensor_names").items()
+}
+"""MaxText's names of the tensors that a layer may save, and ours."""
+
+FUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "fused_qkv": ("qkv_proj", ("q", "k", "v")),
+    "fused_mlp": ("mlpwi", ("mlp_in_0", "mlp_in_1")),
+}
+"""The key of a config that fuses matmuls, the name of the fused result, and the results of our
+matmuls that it stands for where the model has them apart."""
 
 NAMED_POLICIES: Mapping[str, tuple[str, ...]] = {
     "save_dot_with_context_except_mlp": (*QKV, "context", "out_proj"),
@@ -71,13 +86,36 @@ def _save_projections(besides: tuple[str, ...], config: MaxTextConfig, model: Tr
     MaxText has no name for a router, nor for the projections to the latents.
     """
     named, minimal = _our_names(DOTS, config, model), Remat("minimal")
-    kept = {t.short for op in layer_ops(model) for t in op.outputs if minimal.keeps(op, t)}
+    kept = {t.short for op in _layer_ops(model) for t in op.outputs if minimal.keeps(op, t)}
     if kept - {LAYER_IN} == set(named):
         return "minimal", besides, ()
     return "full", tuple(sorted({*named, *besides})), ()
 
 
 def _our_names(names: Iterable[str], config: MaxTextConfig, model: Transformer) -> tuple[str, ...]:
-    """Return our names of MaxText's tensors that the model's layers make."""
-    fused = [name for name in FUSED if config.flag(name)]
-    return our_names(names, model, fused)
+    """Return our names of MaxText's tensors that the model's layers make, sorted.
+
+    The sum over experts has the name of an MLP's last matmul, but is none.
+    """
+    names = tuple(names)
+    made, matmuls = {LAYER_IN}, set()
+    for op in _layer_ops(model):
+        shorts = {tensor.short for tensor in op.outputs}
+        made |= shorts
+        matmuls |= shorts if isinstance(op, Einsum) else set()
+    found = {
+        tensor
+        for name in names
+        for tensor in TENSORS[name]
+        if tensor in (matmuls if name == "mlpwo" else made)
+    }
+    for key, (name, parts) in FUSED.items():
+        found |= matmuls & set(parts) if config.flag(key) and name in names else set()
+    return tuple(sorted(found))
+
+
+def _layer_ops(model: Transformer) -> Iterator[Op]:
+    """Yield the operations of the layers, one of each kind."""
+    for op in model.graph(batch=1, seq_len=1).ops:
+        if isinstance(op, Scan):
+            yield from op.body

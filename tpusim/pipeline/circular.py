@@ -206,11 +206,12 @@ def _passes(
 class _PassLoops:
     """One loop in both passes.
 
+    number: of the loop, counted from 0.
+    beside: bytes of what waits beside it.
     held: its inputs, over which its results are written, and what waits beside it.
     """
 
     def __init__(self, iterations: IterationBuilder, number: int, beside: Number) -> None:
-        """number: of the loop, counted from 0. beside: bytes of what waits beside it."""
         self.iterations = iterations
         self.shape = iterations.shape
         self.number = number

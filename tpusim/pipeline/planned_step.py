@@ -229,9 +229,8 @@ def forward_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
             f"the mesh has {plan.stages} stages, and a forward pass alone has no pipeline; write "
             "stage = 1, and give its devices to another axis"
         )
-    routing = _graph_key(model, plan).choices.routing
-    key = _graph_key(model, plan)._replace(choices=GraphChoices(routing=routing), tiles=())
-    graph = forward_pass(_forward(model, key))
+    whole = plan.replace(vocab_tiles=1, vocab_blocks=1)  # how the loss is cut does not count
+    graph = forward_pass(_forward(model, _graph_key(model, whole)))
     rules = checked_rules(plan, graph)
     partitioned = partition_graph(graph, plan.sharding, rules)
     choices = BodyChoices(plan.sharding, plan.numerics, plan.compiler)

@@ -22,15 +22,16 @@ SegmentCall = tuple[Segment, Call]
 
 
 class StageExchange:
-    """The exchanges of one pipeline after its last microbatch."""
+    """The exchanges of one pipeline after its last microbatch.
+
+    parts: those of the model, in its order.
+    inner: see `send`.
+    accumulator: the dtype in which gradients are added up.
+    """
 
     def __init__(
         self, parts: Sequence[LoweredPart], stages: int, inner: int, accumulator: str
     ) -> None:
-        """parts: those of the model, in its order. inner: see `send`.
-
-        accumulator: the dtype in which gradients are added up.
-        """
         self.last = stages - 1
         self.inner = inner
         self.dtype = accumulator

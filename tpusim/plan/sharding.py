@@ -72,9 +72,11 @@ class Sharding:
         self._spell_alike()
 
     def _spell_alike(self) -> None:
-        """Make plans equal that say the same: None and lists of axes are tuples."""
+        """Make plans equal that say the same, in lists or tuples, with None or no axes."""
         rules = {key: _alike(rule) for key, rule in self.rules.items()}
-        annotate = {name: tuple(map(_alike, given)) for name, given in self.annotate.items()}
+        annotate = {
+            name: [_alike(rule) or None for rule in given] for name, given in self.annotate.items()
+        }
         object.__setattr__(self, "rules", rules)
         object.__setattr__(self, "annotate", annotate)
         if self.placement is not None:

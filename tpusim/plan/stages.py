@@ -39,7 +39,9 @@ def part_bounds(plan: Plan, layers: int, model: str) -> tuple[int, ...]:
     Part c x stages + s is chunk c of stage s. Raise PlanError if the layers cannot be shared out.
     """
     given = tuple(plan.pipeline.stage_layers)
-    parts = _Parts(plan.stages, plan.pipeline.virtual_stages, plan.active_schedule == CIRCULAR)
+    parts = _PipelineParts(
+        plan.stages, plan.pipeline.virtual_stages, plan.active_schedule == CIRCULAR
+    )
     _check_axes(plan.sharding)
     parts.check_count(layers, model)
     if given:
@@ -66,7 +68,7 @@ def _check_axes(sharding: Sharding) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _PipelineParts:
     """The parts into which a pipeline cuts the layers of a model.
 
     chunks: parts of each stage.

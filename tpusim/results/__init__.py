@@ -7,7 +7,7 @@ from tpusim.results.fit import BORDERLINE, Fit, fit_of
 from tpusim.results.input_use import InputUse
 from tpusim.results.limit import Limit
 from tpusim.results.lines import core_records, explain_lines, operation_of
-from tpusim.results.plan_result import PlanResult, Verdicts, make_result, pipelined
+from tpusim.results.plan_result import PlanResult, Verdicts, pipelined
 from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
 from tpusim.results.resources import operations_by_name
 from tpusim.results.result import (
@@ -64,7 +64,6 @@ __all__ = [
     "is_pipeline_loop",
     "limits",
     "link_shares",
-    "make_result",
     "operation_of",
     "operations_by_name",
     "pipelined",

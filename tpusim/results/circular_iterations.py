@@ -13,8 +13,9 @@ from typing import TypeAlias
 from tpusim.base.phase import Phase
 from tpusim.costs import CORE
 from tpusim.engine import Record, Timeline
+from tpusim.pipeline import CircularShape
 from tpusim.pipeline.circular import BUBBLE_SUFFIX, PIPELINE, loop_name
-from tpusim.plan import STAGE_AXES, Plan
+from tpusim.plan import STAGE_AXES
 from tpusim.program import Loop, PassKind, Program, Slot, walk_ops
 
 TimeSpan: TypeAlias = tuple[int, int]
@@ -42,28 +43,26 @@ class CircularIteration:
 class CircularRun:
     """The iterations of one loop in one pass, in order.
 
-    rounds: how often a microbatch comes round.
     first_chunk: the chunk of a stage in the first round.
     """
 
     kind: PassKind
-    rounds: int
+    shape: CircularShape
     first_chunk: int
     iterations: tuple[CircularIteration, ...]
 
-    def slot(self, iteration: int, stage: int, plan: Plan) -> Slot | None:
+    def slot(self, iteration: int, stage: int) -> Slot | None:
         """Return the slot of a stage in an iteration; None if its result is never read.
 
-        >>> plan = Plan(mesh={"stage": 2}, seq_len=1, global_batch=3, microbatches=3)
-        >>> runs = [CircularRun(kind, 1, 0, ()) for kind in (PassKind.FORWARD, PassKind.BACKWARD)]
-        >>> [[str(run.slot(at, 1, plan)) for at in range(4)] for run in runs]
+        >>> shape = CircularShape(stages=2, microbatches=3, rounds=1)
+        >>> runs = [CircularRun(kind, shape, 0, ()) for kind in PHASES]
+        >>> [[str(run.slot(at, 1)) for at in range(4)] for run in runs]
         [['None', 'F0', 'F1', 'F2'], ['B2', 'B1', 'B0', 'None']]
         """
-        turns = plan.microbatches * self.rounds
-        ahead = self.kind is PassKind.FORWARD
-        at = iteration if ahead else turns + plan.stages - 2 - iteration
-        chunk, microbatch = divmod(at - stage, plan.microbatches)
-        known = 0 <= at - stage < turns
+        shape, ahead = self.shape, self.kind is PassKind.FORWARD
+        at = iteration if ahead else shape.turns + shape.stages - 2 - iteration
+        chunk, microbatch = divmod(at - stage, shape.microbatches)
+        known = 0 <= at - stage < shape.turns
         return Slot(self.kind, microbatch, self.first_chunk + chunk) if known else None
 
 
@@ -95,7 +94,9 @@ def _loop_names(program: Program) -> Iterator[tuple[int, PassKind, str]]:
         yield from ((number, kind, name) for kind, name in found if name in loops)
 
 
-def circular_runs(program: Program, timeline: Timeline, plan: Plan) -> tuple[CircularRun, ...]:
+def circular_runs(
+    program: Program, timeline: Timeline, stages: int, microbatches: int
+) -> tuple[CircularRun, ...]:
     """Return the runs of the loops; of each, the iterations whose result is never read are last."""
     loops = {op.name: op for op in program.body if isinstance(op, Loop)}
     by_name: dict[str, list[Record]] = {}
@@ -104,27 +105,29 @@ def circular_runs(program: Program, timeline: Timeline, plan: Plan) -> tuple[Cir
     waits = sorted(_permute_waits(timeline))
     chunks, runs = [0], []
     for number, kind, name in _loop_names(program):
-        rounds = loops[name].trips // plan.microbatches
+        shape = CircularShape(stages, microbatches, rounds=loops[name].trips // microbatches)
         if number == len(chunks) - 1:
-            chunks.append(chunks[-1] + rounds)
+            chunks.append(chunks[-1] + shape.rounds)
         iterations = tuple(
             iteration
             for each in (name, name + BUBBLE_SUFFIX)
             if each in loops
             for iteration in _loop_iterations(loops[each], by_name, waits)
         )
-        runs.append(CircularRun(kind, rounds, chunks[number], iterations))
+        runs.append(CircularRun(kind, shape, chunks[number], iterations))
     return tuple(runs)
 
 
-def unread_ps(program: Program, timeline: Timeline, plan: Plan) -> tuple[int, ...]:
+def unread_ps(
+    program: Program, timeline: Timeline, stages: int, microbatches: int
+) -> tuple[int, ...]:
     """Return the picoseconds of each stage in work whose result is never read."""
-    lost = [0] * plan.stages
-    for run in circular_runs(program, timeline, plan):
+    lost = [0] * stages
+    for run in circular_runs(program, timeline, stages, microbatches):
         for number, iteration in enumerate(run.iterations):
             begin, end = iteration.work
-            for stage in range(plan.stages):
-                if run.slot(number, stage, plan) is None:
+            for stage in range(stages):
+                if run.slot(number, stage) is None:
                     lost[stage] += end - begin
     return tuple(lost)
 

@@ -1,25 +1,23 @@
 """The result of a plan: the model, the plan and its placement, and what follows from them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
 from tpusim.base.units import format_bytes
-from tpusim.engine import Timeline
 from tpusim.frames import choices_of
-from tpusim.hardware import Placement, Slice
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.numerics import NARROW_DTYPES
-from tpusim.program import Program, Single
+from tpusim.program import Single
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
-from tpusim.results.totals import StepContents, collective_axes
+from tpusim.results.totals import collective_axes
 from tpusim.results.unused_keys import unused_keys
 
 PLAN_CONVENTION = (
@@ -149,10 +147,11 @@ class PlanResult(Result):
         A stage waits in it, which is `bubble` in the breakdown. A circular pipeline computes what
         is never read instead, and its breakdown has that by the kind of work, as a profile does.
         """
-        if self.plan.active_schedule != CIRCULAR:
+        plan = self.plan
+        if plan.active_schedule != CIRCULAR:
             return self.breakdown_s.get(BUBBLE_LABEL, 0.0) / self.step_time_s
-        lost = sum(unread_ps(self.program, self.shown, self.plan))
-        return lost / self.plan.stages / self.timeline.total_ps
+        lost = sum(unread_ps(self.program, self.shown, plan.stages, plan.microbatches))
+        return lost / plan.stages / self.timeline.total_ps
 
     @property
     def convention(self) -> str:
@@ -239,7 +238,7 @@ class PlanResult(Result):
             "tokens_per_s": self.tokens_per_s,
             "tflops_per_device": self.tflops_per_device,
             "model": self.model.flat() | {"parameters": self.model.parameter_count},
-            "plan": _plan_document(self.plan),
+            "plan": _plan_document(self.plan.flat()),
             "network": self.verdicts.network,
             **({} if self.input is None else {"input": self.input.facts()}),
             "replicated": [_named(entry) for entry in self.verdicts.dropped],
@@ -248,27 +247,6 @@ class PlanResult(Result):
                 for what, tensor, count in self.implicit_reshardings
             ],
         }
-
-
-def make_result(
-    model: Architecture,
-    plan: Plan,
-    pod: Slice,
-    placement: Placement,
-    programs: Sequence[Program],
-    timeline: Timeline,
-    contents: StepContents,
-    tokens: int,
-    verdicts: Verdicts,
-) -> PlanResult:
-    """Return the result of a timeline of one lane for each of the programs.
-
-    contents: of the programs, which are then not read.
-    tokens: of the step, all devices together.
-    """
-    own: dict[str, Any] = {"model": model, "plan": plan, "tokens": tokens, "verdicts": verdicts}
-    own["implicit_reshardings"] = contents.implicit_reshardings
-    return PlanResult.of(pod, placement, programs, timeline, contents, **own)
 
 
 def pipelined(result: Result) -> PlanResult | None:
@@ -280,10 +258,10 @@ def _named(entry: tuple[str, int, str, int]) -> dict[str, Any]:
     return dict(zip(("dimension", "size", "axis", "shards"), entry, strict=True))
 
 
-def _plan_document(plan: Plan) -> dict[str, Any]:
+def _plan_document(keys: dict[str, Any]) -> dict[str, Any]:
     """Return the flat keys of a plan as JSON; switched-off passes only if there are any."""
-    document: dict[str, Any] = _plain(plan.flat())
-    if not plan.compiler.without_passes:
+    document: dict[str, Any] = _plain(keys)
+    if not document["without_passes"]:
         del document["without_passes"]
     return document
 

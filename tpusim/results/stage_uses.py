@@ -163,7 +163,8 @@ def timed_slots(
 
 def _circular_stages(result: PlanResult) -> Iterator[StageUse]:
     """Yield the stages of a circular pipeline."""
-    runs = circular_runs(result.program, result.shown, result.plan)
+    plan = result.plan
+    runs = circular_runs(result.program, result.shown, plan.stages, plan.microbatches)
     end = result.timeline.total_ps
     every = [iteration for run in runs for iteration in run.iterations]
     waits = tuple(sorted(span for iteration in every for span in iteration.send_waits))
@@ -171,11 +172,11 @@ def _circular_stages(result: PlanResult) -> Iterator[StageUse]:
     within = sorted([*(iteration.work for iteration in every), *waits, *beside])
     between = pairwise([(0, 0), *within, (end, end)])
     other = tuple(sorted([*beside, *((a, b) for (_, a), (b, _) in between if a < b)]))
-    for stage in range(result.plan.stages):
+    for stage in range(plan.stages):
         slots, unread = list[StageSlot](), list[TimeSpan]()
         for run in runs:
             for number, iteration in enumerate(run.iterations):
-                slot = run.slot(number, stage, result.plan)
+                slot = run.slot(number, stage)
                 if slot is None:
                     unread.append(iteration.work)
                 else:

@@ -86,7 +86,7 @@ class Measured:
 
 
 def _above_zero(value: Any) -> bool:
-    return is_number(value) and 0 < value < inf
+    return bool(is_number(value) and 0 < value < inf)
 
 
 _NUMBERS = ("step_s", *(field.name for field in fields(Measured) if field.default is None))

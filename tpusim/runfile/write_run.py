@@ -187,6 +187,8 @@ def _toml(value: Any) -> str:
         return _text(value)
     if isinstance(value, Mapping):
         return f"{{ {', '.join(_entries(value))} }}" if value else "{}"
+    if value is None:  # a dimension that nothing shards
+        return "[]"
     if isinstance(value, Sequence):
         return f"[{', '.join(map(_toml, value))}]"
     return repr(value)

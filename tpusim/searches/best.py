@@ -147,7 +147,7 @@ def search(
         raise PlanError(
             f"the space is {described(space)}; {order}, with a space of ts.PlanSpace(...)"
         )
-    check_input(input, space.base)
+    check_input(input, space.base.input_s)
     space = space.of(model)
     check_workers(workers, executor, progress)
     goal = Goal(checked_objectives(objective), checked_limits(at_most or {}), run, input)

@@ -3,7 +3,7 @@
 A plan whose bound leaves it a chance gets a tighter one of its placements before it is simulated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -144,7 +144,7 @@ class Hunt:
             left = left & (self.plans.lowest[0] < self.best[-1][1].values[0])
         return SearchState(self.simulated, int(left.sum()), best, self.possible)
 
-    def _chunks(self, count: int) -> Iterator[tuple[int, "_Chunk"]]:
+    def _chunks(self, count: int) -> Iterator[tuple[int, tuple["_Trial", ...]]]:
         """Yield plans to simulate, with the number of their chunk.
 
         Plans of one form are together in a window, as the second of a form is quick: all whose
@@ -156,7 +156,7 @@ class Hunt:
             largest = min(LARGEST_CHUNK, max(1, len(window) // count))
             for some in np.split(alike, np.arange(largest, len(alike), largest)):
                 chunk = tuple(
-                    (int(at), *self.plans.plan(at), float(self.plans.lowest[0][at]))
+                    _Trial(int(at), *self.plans.plan(at), float(self.plans.lowest[0][at]))
                     for at in some
                     if self._may_win(at)
                 )
@@ -228,16 +228,26 @@ class Hunt:
         self.best[:] = front
 
 
-_Chunk = tuple[tuple[int, Plan, Slice, float], ...]
-"""Plans to simulate: number, plan, slice, bound of the first objective."""
+class _Trial(NamedTuple):
+    """A plan to simulate.
+
+    at: its number.
+    bound: of the first objective.
+    """
+
+    at: int
+    plan: Plan
+    pod: Slice
+    bound: float
 
 
-def _simulated(model: Architecture, goal: Goal, chunk: _Chunk) -> list[FoundPlan | None]:
+def _simulated(model: Architecture, goal: Goal, trials: Sequence[_Trial]) -> list[FoundPlan | None]:
     """Simulate plans; None for one that is refused."""
-    return [_one(model, goal, plan, pod, bound) for _, plan, pod, bound in chunk]
+    return [_one(model, goal, trial) for trial in trials]
 
 
-def _one(model: Architecture, goal: Goal, plan: Plan, pod: Slice, bound: float) -> FoundPlan | None:
+def _one(model: Architecture, goal: Goal, trial: _Trial) -> FoundPlan | None:
+    plan, pod = trial.plan, trial.pod
     try:
         result = simulate(model, plan, pod, input=goal.input)
         values = {name: goal.value(name, result) for name in {*goal.names, *goal.limited}}
@@ -254,7 +264,7 @@ def _one(model: Architecture, goal: Goal, plan: Plan, pod: Slice, bound: float) 
         pod,
         str(result.placement),
         tuple(values[name] for name in goal.names),
-        bound,
+        trial.bound,
         result.step_time_s,
         result.tokens_per_s,
         result.mfu,

@@ -9,7 +9,7 @@ from tpusim.graph import Attention, Graph, Remat, walk
 from tpusim.lowering import check_switches
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import forward_graph, planned_graph
-from tpusim.plan import PLAN_KEYS, STAGE_AXES, Axes, Plan, axes_of
+from tpusim.plan import PLAN_KEYS, STAGE_AXES, Axes, Plan, Sharding, Training, axes_of
 
 PlanField = tuple[str, str]
 """Group and field of a key, as `PLAN_KEYS` has them."""
@@ -28,7 +28,9 @@ FOLLOWING = frozenset((*_PIPELINE, *_CONTEXT, *_SUMS, ("optimizer", "axes"), *_S
 """Fields that change something on some meshes, or with several microbatches, alone."""
 
 
-def idle_fields(plan: Plan, active: Set[str], several: bool) -> Iterator[PlanField]:
+def idle_fields(
+    sharding: Sharding, training: Training, active: Set[str], several: bool
+) -> Iterator[PlanField]:
     """Yield fields of a plan that change nothing on meshes of some axes, whatever the model is.
 
     active: axes that are larger than one.
@@ -39,17 +41,17 @@ def idle_fields(plan: Plan, active: Set[str], several: bool) -> Iterator[PlanFie
         yield from _PIPELINE
     if not several:
         yield from _SUMS[: 1 if staged else 2]
-    if plan.optimizer.name == "sgd":
+    if training.optimizer.name == "sgd":
         yield from (("dtypes", "second_moment"), ("optimizer", "offload"))
-    if plan.remat.policy == "none" and not plan.remat.unrolled:
+    if training.remat.policy == "none" and not training.remat.unrolled:
         yield "remat", "save"
-    if not plan.experts.skew:
+    if not sharding.experts.skew:
         yield "experts", "seed"
-    if plan.experts.capacity_factor:
+    if sharding.experts.capacity_factor:
         yield "experts", "tiles"
-    ruled = {axis for rule in plan.rules.values() for axis in axes_of(rule)}
-    unsharded = not plan.annotate and ({"context"} | ruled).isdisjoint(active)
-    if unsharded and isinstance(plan.context.exchange, str):
+    ruled = {axis for rule in sharding.rules.values() for axis in axes_of(rule)}
+    unsharded = not sharding.annotate and ({"context"} | ruled).isdisjoint(active)
+    if unsharded and isinstance(sharding.context.exchange, str):
         yield from _CONTEXT
 
 
@@ -64,7 +66,7 @@ def own_values(
 
     keys: of the model, if it is known.
     """
-    left = set(fields) - set(idle_fields(plan, active, several))
+    left = set(fields) - set(idle_fields(plan.sharding, plan.training, active, several))
     if keys is not None:
         left -= keys.idle
         if left & _SAVED and active.isdisjoint(STAGE_AXES):

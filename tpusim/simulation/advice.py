@@ -1,7 +1,7 @@
 """Advice by simulating again: each change of a run is tried, and says what it saves."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tpusim.base.errors import TpusimError
 from tpusim.costs import cost_program
@@ -119,9 +119,9 @@ class _PlanTrials:
             return
         if replaces:
             keys["placement"] = result.placement.written
-            plan = plan.replace(placement=result.placement.written)
+            result = replace(result, plan=plan.replace(placement=result.placement.written))
         settings = tuple(setting(key, value) for key, value in keys.items())
-        self._add(change.kind, change.what, settings, result, plan, placement)
+        self._add(change.kind, change.what, settings, result, placement)
 
     def try_input(self, change: InputChange, given: Input) -> None:
         """Simulate the same plan in the same place with another input pipeline."""
@@ -133,13 +133,13 @@ class _PlanTrials:
             return
         written = {key: value for key, value in change.keys.items() if value is not None}
         settings = tuple(setting(key, value, "input") for key, value in written.items())
-        self._add(ChangeKind.PLAN, change.what, settings, result, base.plan, placement)
+        self._add(ChangeKind.PLAN, change.what, settings, result, placement)
 
     def try_machine(self, what: str, pod: Slice) -> None:
         """Simulate the same plan in the same place on another machine."""
-        result = self._run(self.base.plan, pod, self.base.placement)
-        plan, placement = self.base.plan, self.base.placement
-        self._add(ChangeKind.MACHINE, what, (), result, plan, placement)
+        placement = self.base.placement
+        result = self._run(self.base.plan, pod, placement)
+        self._add(ChangeKind.MACHINE, what, (), result, placement)
 
     def _run(
         self, plan: Plan, pod: Slice, placement: Placement | None, given: Input | None = None
@@ -158,16 +158,15 @@ class _PlanTrials:
         what: str,
         settings: tuple[str, ...],
         result: PlanResult,
-        plan: Plan,
         placement: Placement | None,
     ) -> None:
-        examples = plan.global_batch / self.base.plan.global_batch
+        examples = result.plan.global_batch / self.base.plan.global_batch
         self.changes.append(
             Change(
                 kind=kind,
                 what=what,
                 settings=settings,
-                plan=plan,
+                plan=result.plan,
                 pod=result.pod,
                 placement=placement,
                 step_time_s=result.step_time_s,

@@ -43,18 +43,18 @@ def check_slice(pod: Any, order: str) -> Slice:
     return pod
 
 
-def check_input(given: Any, plan: Plan) -> None:
+def check_input(given: Any, input_s: float) -> None:
     """Raise PlanError for what is neither None nor an input pipeline, or is one beside `input_s`.
 
-    plan: that the hosts feed, or that the plans of a space vary.
+    input_s: of the plan that the hosts feed, or that the plans of a space vary.
     """
     if given is None:
         return
     if not isinstance(given, Input):
         raise PlanError(f"input is {shown(given)}; write a ts.Input(...), or leave it out")
-    if plan.input_s:
+    if input_s:
         raise PlanError(
-            f"plan.input_s is {plan.input_s:g}, and there is an input pipeline besides, which says "
+            f"plan.input_s is {input_s:g}, and there is an input pipeline besides, which says "
             "how long a batch takes; leave one of them out"
         )
 

@@ -119,7 +119,7 @@ def explain_placement(
     is simulated, and the others until the fastest is known. Raise PlanError as `simulate` does.
     """
     model, plan, pod = check_arguments(model, plan, pod, "explain_placement")
-    given = placement or given_placement(plan, pod)
+    given = placement or given_placement(plan.sharding, pod)
     placements = candidates(pod, plan.mesh)
     if given is not None and given not in placements:
         placements = (*placements, given)

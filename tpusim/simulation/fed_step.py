@@ -23,9 +23,9 @@ def fed(result: PlanResult, given: Input) -> PlanResult:
 
     Raise PlanError for what the hosts cannot do (`host_lines`).
     """
-    plan, pod = result.plan, result.pod
-    part = host_part(result.model, plan, pod, given, result.programs[0])
-    lines = host_lines(plan, pod, given, part)
+    pod = result.pod
+    part = host_part(result.model, result.plan, pod, given, result.programs[0])
+    lines = host_lines(pod, given, part)
     before = result.timeline
     most = VARIED_STEPS if given.read_variation else STEADY_STEPS
     run = feed(lines, before.total_ps, given.prefetch, given.seed, most)
@@ -46,8 +46,8 @@ def fed(result: PlanResult, given: Input) -> PlanResult:
         busy=busy,
         starved_by=starved_by or (COPY if copied_s else ""),
         exposed_s=waited_ps * PICO + copied_s,
-        first_batch_s=run.first_ps * PICO + fill_seconds(plan, pod, given, part),
-        held_bytes=held_bytes(plan, given, part),
+        first_batch_s=run.first_ps * PICO + fill_seconds(pod, given, part),
+        held_bytes=held_bytes(given, part),
     )
     timeline = _fed_timeline(before, run, starved_by)
     return replace(

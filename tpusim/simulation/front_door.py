@@ -120,10 +120,10 @@ def simulate(
     }
     _refuse(of_programs, NOT_FOR_PLANS)
     run = model, plan, pod = check_arguments(model, plan, pod)
-    _check_network(network, plan, pod)
+    _check_network(network, plan.active_schedule, pod)
     _check_slow(network, pod)
     _check_placements(placement, among)
-    check_input(input, plan)
+    check_input(input, plan.input_s)
     result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
     if input is not None:
         result = fed(result, input)
@@ -158,13 +158,13 @@ def _check_slow(network: str, pod: Slice) -> None:
         )
 
 
-def _check_network(network: str, plan: Plan, pod: Slice) -> None:
+def _check_network(network: str, schedule: str, pod: Slice) -> None:
     """Raise PlanError for an unknown network mode, and for one that is too slow for the slice."""
     check_network_mode(network)
-    if network == "hops" and plan.active_schedule not in ("", CIRCULAR):
+    if network == "hops" and schedule not in ("", CIRCULAR):
         raise PlanError(
             f'network = "hops" follows the messages of one program, but the schedule '
-            f'{plan.active_schedule} has one for each stage; take network = "flows", or schedule = '
+            f'{schedule} has one for each stage; take network = "flows", or schedule = '
             "'circular'"
         )
     if network == "hops" and pod.topology.chips > HOPS_MOST_CHIPS:

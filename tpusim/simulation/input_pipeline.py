@@ -18,7 +18,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.partition import LocalShape, Sizes
 from tpusim.pipeline.planned_step import planned_graph
-from tpusim.plan import DEFAULT_RULES, Input, Plan, axes_of
+from tpusim.plan import DEFAULT_RULES, Input, Plan, Sharding, axes_of
 from tpusim.program import Program, Transfer, TransferKind, walk_ops
 
 MOST_BLOCKS = 64
@@ -36,6 +36,8 @@ class HostPart:
     chips: that a host feeds.
     records: of a host and step; those that two hosts need are made by both.
     record_bytes: of a record in a batch.
+    plain_bytes: of a record before compression.
+    stored_bytes: of a record as it is read.
     copied: bytes that cross the PCIe link of one chip.
     """
 
@@ -43,6 +45,8 @@ class HostPart:
     chips: int
     records: float
     record_bytes: float
+    plain_bytes: float
+    stored_bytes: float
     copied: float
 
 
@@ -52,6 +56,8 @@ def host_part(
     """Return what one host does for a step.
 
     program: of a device that reads the batch.
+
+    Raise PlanError for an input of tokens where the model reads none.
     """
     chips = min(given.host_chips or pod.chip.host_chips, pod.chips)
     hosts = ceil(pod.chips / chips)
@@ -69,28 +75,30 @@ def host_part(
     return HostPart(
         hosts=hosts,
         chips=chips,
-        records=plan.global_batch / min(hosts, _batch_shards(plan)),
+        records=plan.global_batch / min(hosts, _batch_shards(plan.sharding)),
         record_bytes=nbytes * plan.microbatches / plan.global_batch,
+        plain_bytes=given.plain_bytes(plan.seq_len),
+        stored_bytes=given.stored_bytes(plan.seq_len),
         copied=sum(parts) * pod.chip.devices,
     )
 
 
-def _batch_shards(plan: Plan) -> int:
+def _batch_shards(sharding: Sharding) -> int:
     """Return the parts of the batch over the devices."""
-    axes = axes_of(plan.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
-    return prod(size for axis, size in plan.active_axes.items() if axis in axes)
+    axes = axes_of(sharding.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
+    return prod(size for axis, size in sharding.active_axes.items() if axis in axes)
 
 
-def host_lines(plan: Plan, pod: Slice, given: Input, part: HostPart) -> tuple[HostLine, ...]:
+def host_lines(pod: Slice, given: Input, part: HostPart) -> tuple[HostLine, ...]:
     """Return the hosts as lines of stages, one for each kind that differs.
 
     Raise PlanError for more threads than vCPUs, for fewer files than hosts, and for batches that no
     host can hold.
     """
-    _check_memory(plan, pod, given, part)
-    decompressors, workers = _threads(plan, pod, given, part)
+    _check_memory(pod, given, part)
+    decompressors, workers = _threads(pod, given, part)
     blocks = min(ceil(part.records), MOST_BLOCKS)
-    stages = _Stages(plan, pod, given, part, part.records / blocks)
+    stages = _Stages(pod, given, part, part.records / blocks)
     lines = []
     for name, count, readers, slow in _kinds(given, part.hosts):
         found = (
@@ -105,10 +113,10 @@ def host_lines(plan: Plan, pod: Slice, given: Input, part: HostPart) -> tuple[Ho
     return tuple(lines)
 
 
-def fill_seconds(plan: Plan, pod: Slice, given: Input, part: HostPart) -> float:
+def fill_seconds(pod: Slice, given: Input, part: HostPart) -> float:
     """Return the seconds that the slowest host takes to fill its shuffle buffer."""
-    stages = _Stages(plan, pod, given, part, 1.0)
-    decompressors, _ = _threads(plan, pod, given, part)
+    stages = _Stages(pod, given, part, 1.0)
+    decompressors, _ = _threads(pod, given, part)
     least = min(readers for _, _, readers, _ in _kinds(given, part.hosts))
     each = max(stages.read_s(least) / least, stages.decompress_s / decompressors)
     return given.shuffle * each * given.slow_host
@@ -141,21 +149,15 @@ def _kinds(given: Input, hosts: int) -> Iterator[tuple[str, int, int, float]]:
 class _Stages:
     """The stages of a host, with blocks of some records."""
 
-    plan: Plan
     pod: Slice
     given: Input
     part: HostPart
     block: float
 
     @property
-    def stored(self) -> float:
-        """Bytes of a record in storage."""
-        return self.given.stored_bytes(self.plan.seq_len)
-
-    @property
     def decompress_s(self) -> float:
         """Seconds of one thread to decompress a record."""
-        return self.given.plain_bytes(self.plan.seq_len) / self.given.decompress_bandwidth
+        return self.part.plain_bytes / self.given.decompress_bandwidth
 
     def read_s(self, readers: int) -> float:
         """Return the seconds of one of the readers for a record."""
@@ -163,12 +165,12 @@ class _Stages:
         alone = given.read_latency / given.read_bytes + 1 / given.reader_bandwidth
         network = self.pod.chip.dcn_bandwidth * self.part.chips
         shared = readers / (given.storage_bandwidth or network)
-        return self.stored * max(alone, shared)
+        return self.part.stored_bytes * max(alone, shared)
 
     def read(self, readers: int, slow: float) -> HostStage:
         """Return the stage that reads; the times of several reads of a block average out."""
         stage = self.threads(READ, self.read_s(readers) * slow, readers)
-        reads = max(self.block * self.stored / self.given.read_bytes, 1.0)
+        reads = max(self.block * self.part.stored_bytes / self.given.read_bytes, 1.0)
         return stage._replace(variation=self.given.read_variation / sqrt(reads))
 
     def threads(self, name: str, record_s: float, threads: int) -> HostStage:
@@ -177,13 +179,13 @@ class _Stages:
         return HostStage(name, picoseconds(self.block * record_s * servers / threads), servers)
 
 
-def _threads(plan: Plan, pod: Slice, given: Input, part: HostPart) -> tuple[int, int]:
+def _threads(pod: Slice, given: Input, part: HostPart) -> tuple[int, int]:
     """Return the threads that decompress and that decode.
 
     Those that are not given share the vCPUs that are left as their work is.
     """
     cpus = _cpus(pod, part)
-    unpack_s = given.plain_bytes(plan.seq_len) / given.decompress_bandwidth
+    unpack_s = part.plain_bytes / given.decompress_bandwidth
     unpacking = given.decompressors if unpack_s else 0
     if cpus is None:
         if unpacking is None or given.workers is None:
@@ -214,18 +216,18 @@ def _cpus(pod: Slice, part: HostPart) -> int | None:
     return None if cpus is None else max(cpus * part.chips // pod.chip.host_chips, 1)
 
 
-def held_bytes(plan: Plan, given: Input, part: HostPart) -> float:
+def held_bytes(given: Input, part: HostPart) -> float:
     """Return the bytes that a host holds: a batch that is copied, those ahead, what is shuffled."""
     batches = (given.prefetch + 1) * part.records * part.record_bytes
-    return batches + given.shuffle * given.plain_bytes(plan.seq_len)
+    return batches + given.shuffle * part.plain_bytes
 
 
-def _check_memory(plan: Plan, pod: Slice, given: Input, part: HostPart) -> None:
+def _check_memory(pod: Slice, given: Input, part: HostPart) -> None:
     have = pod.chip.host_bytes
     if have is None:
         return
     share = have * part.chips / pod.chip.host_chips
-    need = held_bytes(plan, given, part)
+    need = held_bytes(given, part)
     if need > share:
         batch = format_bytes(part.records * part.record_bytes)
         raise PlanError(

@@ -6,14 +6,14 @@ from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import PlanError
 from tpusim.costs import cost_classes, cost_programs
 from tpusim.engine import Timeline, run
+from tpusim.graph import Graph, Remat, Scan
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import PlannedStep, forward_step
-from tpusim.plan import Plan
-from tpusim.results import PlanResult, Verdicts, make_result
+from tpusim.plan import Plan, Sharding
+from tpusim.results import PlanResult, Verdicts
 from tpusim.simulation.known_steps import KNOWN_STEPS
 from tpusim.simulation.placement_search import PlacedRun, StepOnPlacements, fastest_run
-from tpusim.simulation.unread_names import unread_names
 
 
 def run_plan(
@@ -30,11 +30,11 @@ def run_plan(
     given = placement is not None or plan.placement is not None
     with garbage_collector_off():
         known = KNOWN_STEPS.step(model, plan, pod.healthy)
-        placements = _placements(plan, pod, placement, among)
+        placements = _placements(plan.sharding, pod, placement, among)
         found = fastest_run([known.on(at) for at in placements], fold=fold)
         timeline = _timeline(found, pod, fold, network)
     step = known.step
-    verdicts = Verdicts(step.dropped, given, network, unread_names(step.graph, plan))
+    verdicts = Verdicts(step.dropped, given, network, _unread_names(step.graph, plan.remat))
     return _result(model, plan, pod, step, found, timeline, verdicts)
 
 
@@ -46,7 +46,8 @@ def run_forward(model: Architecture, plan: Plan, pod: Slice) -> PlanResult:
     """
     with garbage_collector_off():
         known = StepOnPlacements(forward_step(model, plan, pod.healthy), pod)
-        found = fastest_run([known.on(at) for at in _placements(plan, pod, None, None)], fold=True)
+        placements = _placements(plan.sharding, pod, None, None)
+        found = fastest_run([known.on(at) for at in placements], fold=True)
         timeline = _timeline(found, pod, True, "flows")
     given = plan.placement is not None
     verdicts = Verdicts(known.step.dropped, given, trained=False)
@@ -63,25 +64,33 @@ def _result(
     verdicts: Verdicts,
 ) -> PlanResult:
     times = plan.microbatches if verdicts.trained else 1
-    return make_result(
-        model,
-        plan,
+    contents = found.on.alike.contents
+    return PlanResult.of(
         pod,
         found.on.placement,
         found.on.programs,
         timeline,
-        found.on.alike.contents,
-        step.graph.tokens * times,
-        verdicts,
+        contents,
+        model=model,
+        plan=plan,
+        tokens=step.graph.tokens * times,
+        verdicts=verdicts,
+        implicit_reshardings=contents.implicit_reshardings,
     )
 
 
 def _placements(
-    plan: Plan, pod: Slice, placement: Placement | None, among: Sequence[Placement] | None
+    sharding: Sharding, pod: Slice, placement: Placement | None, among: Sequence[Placement] | None
 ) -> tuple[Placement, ...]:
     """Return the given placement, or those among which the fastest is chosen."""
-    given = placement or given_placement(plan, pod)
-    return (given,) if given else tuple(among or candidates(pod, plan.mesh))
+    given = placement or given_placement(sharding, pod)
+    return (given,) if given else tuple(among or candidates(pod, sharding.mesh))
+
+
+def _unread_names(graph: Graph, remat: Remat) -> tuple[str, ...]:
+    """Return names of `save` and `offload` that no layer saves, as no backward pass reads them."""
+    saved = {t.short for op in graph.ops if isinstance(op, Scan) for t in op.saves}
+    return tuple(name for name in (*remat.save, *remat.offload) if name not in saved)
 
 
 def _timeline(found: PlacedRun, pod: Slice, fold: bool, network: str) -> Timeline:
@@ -104,8 +113,8 @@ def _timeline(found: PlacedRun, pod: Slice, fold: bool, network: str) -> Timelin
     return found.run.timeline()
 
 
-def given_placement(plan: Plan, pod: Slice) -> Placement | None:
-    """Return the placement that the plan gives, if any."""
-    if plan.placement is None:
+def given_placement(sharding: Sharding, pod: Slice) -> Placement | None:
+    """Return the placement that a plan gives, if any."""
+    if sharding.placement is None:
         return None
-    return placement_from(pod, plan.mesh, plan.placement)
+    return placement_from(pod, sharding.mesh, sharding.placement)

@@ -4,8 +4,8 @@ An axis that shards the batch grows with the machine and the others keep their s
 curve the batch grows too, so that a chip keeps its share; in a *strong* one it stays.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from tpusim.base.errors import PlanError, blame, nearest
 from tpusim.base.short_repr import ShortRepr
 from tpusim.hardware import DCN_PREFIX, Slice, default_shape, format_shape, legal_shapes
 from tpusim.models import Architecture
-from tpusim.plan import DEFAULT_RULES, Input, Plan, axes_of
+from tpusim.plan import DEFAULT_RULES, Input, Plan, Sharding, axes_of
 from tpusim.simulation.arguments import check_arguments, check_input
 from tpusim.sweeps.rows import PLAN_FITS, RANGE_COLUMNS, SweepRow, simulate_chunk
 from tpusim.sweeps.scaling_text import scaling_text
@@ -90,7 +90,7 @@ def scaling(
     reason.
     """
     model, plan, pod = check_arguments(model, plan, pod, "scaling")
-    check_input(input, plan)
+    check_input(input, plan.input_s)
     if pod.slow:
         raise PlanError(
             f"the slice has slow parts ({pod.slow}), which other slices do not have; leave them "
@@ -99,12 +99,12 @@ def scaling(
     points: list[_Point] = []
     grows: dict[str, str] = {}
     if chips is not None or slices is None:
-        grows[CHIPS] = growing_axis(plan, axis)
+        grows[CHIPS] = growing_axis(plan.sharding, axis)
         points += _over_chips(plan, pod, grows[CHIPS], _counts("chips", chips))
     elif axis is not None:
         raise PlanError(f"axis is {axis!r}, but only slices grow; leave it out, or give chips")
     if slices is not None or chips is None:
-        grows[SLICES] = _growing_dcn_axis(plan)
+        grows[SLICES] = _growing_dcn_axis(plan.sharding)
         points += _over_slices(plan, pod, grows[SLICES], _counts("slices", slices))
     tried = tuple(point.tried for point in points)
     return Scaling(model, plan, pod, grows, tried, _frame(model, points, input))
@@ -119,33 +119,33 @@ class _Point:
     tried: SweepCandidate
 
 
-def growing_axis(plan: Plan, given: str | None = None) -> str:
+def growing_axis(sharding: Sharding, given: str | None = None) -> str:
     """Return the mesh axis that grows with the chips of a slice: `given`, or one of the batch.
 
     Raise PlanError if there is none, or if the mesh does not have it.
     """
-    inner = [name for name in plan.mesh if not name.startswith(DCN_PREFIX)]
+    inner = [name for name in sharding.mesh if not name.startswith(DCN_PREFIX)]
     if given is not None:
         if given not in inner:
             raise PlanError(f"axis is {given!r}, which cannot grow: {nearest(str(given), inner)}")
         return given
-    batch = [name for name in _batch_axes(plan) if name in inner]
-    found = next((name for name in batch if plan.mesh[name] > 1), batch[0] if batch else None)
+    batch = [name for name in _batch_axes(sharding) if name in inner]
+    found = next((name for name in batch if sharding.mesh[name] > 1), batch[0] if batch else None)
     if found is None:
         raise PlanError(
-            f"no axis of plan.mesh shards the batch within a slice ({', '.join(plan.mesh)}), so "
-            "none grows with the chips; name the one that does (--axis)"
+            f"no axis of plan.mesh shards the batch within a slice ({', '.join(sharding.mesh)}), "
+            "so none grows with the chips; name the one that does (--axis)"
         )
     return found
 
 
-def _batch_axes(plan: Plan) -> Sequence[str]:
-    return axes_of(plan.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
+def _batch_axes(sharding: Sharding) -> Sequence[str]:
+    return axes_of(sharding.rules.get("act_batch", DEFAULT_RULES["act_batch"]))
 
 
-def _growing_dcn_axis(plan: Plan) -> str:
-    across = [name for name in _batch_axes(plan) if name.startswith(DCN_PREFIX)]
-    return next((name for name in across if name in plan.mesh), f"{DCN_PREFIX}data")
+def _growing_dcn_axis(sharding: Sharding) -> str:
+    across = [name for name in _batch_axes(sharding) if name.startswith(DCN_PREFIX)]
+    return next((name for name in across if name in sharding.mesh), f"{DCN_PREFIX}data")
 
 
 def _counts(what: str, given: Sequence[int] | None) -> Sequence[int] | None:
@@ -164,7 +164,7 @@ def _counts(what: str, given: Sequence[int] | None) -> Sequence[int] | None:
 def _over_chips(plan: Plan, pod: Slice, axis: str, given: Sequence[int] | None) -> Iterator[_Point]:
     """Yield the points over chips of a slice: first the weak curve, then the strong one."""
     own = pod.topology.chips
-    counts = _usual_chips(plan, pod, axis) if given is None else given
+    counts = _usual_chips(pod, plan.mesh[axis]) if given is None else given
     free = plan.replace(placement=None)
     machines = []
     for count in counts:
@@ -172,17 +172,19 @@ def _over_chips(plan: Plan, pod: Slice, axis: str, given: Sequence[int] | None) 
             grown = pod
             if count != own:
                 grown = reshaped(pod, format_shape(default_shape(pod.slice_rules, count)))
-            machines.append((grown, _grown(free, axis, Fraction(count, own))))
-    yield from _points(CHIPS, plan, machines, own * pod.num_slices)
+            mesh = _grown(plan.mesh, axis, Fraction(count, own))
+            machines.append(SweepCandidate(free.replace(mesh=mesh), grown))
+    yield from _points(CHIPS, machines, own * pod.num_slices)
 
 
-def _usual_chips(plan: Plan, pod: Slice, axis: str) -> Sequence[int]:
+def _usual_chips(pod: Slice, size: int) -> Sequence[int]:
+    """Return the chips of a slice, halved and doubled, where an axis of some size can follow."""
     own = pod.topology.chips
     factors = [Fraction(2) ** power for power in range(-DOUBLINGS, DOUBLINGS + 1)]
     return [
         int(own * factor)
         for factor in factors
-        if (plan.mesh[axis] * factor).denominator == (own * factor).denominator == 1
+        if (size * factor).denominator == (own * factor).denominator == 1
         and (factor == 1 or legal_shapes(pod.slice_rules, int(own * factor)))
     ]
 
@@ -199,33 +201,36 @@ def _over_slices(
             continue
         with blame(f"slices = {count}"):
             grown = reshaped(pod, str(pod.topology), count)
-            machines.append((grown, _grown(base, axis, factor)))
-    yield from _points(SLICES, plan, machines, pod.chips)
+            mesh = _grown(base.mesh, axis, factor)
+            machines.append(SweepCandidate(base.replace(mesh=mesh), grown))
+    yield from _points(SLICES, machines, pod.chips)
 
 
-def _grown(plan: Plan, axis: str, factor: Fraction) -> Plan:
-    """Return the plan with an axis that is larger by a factor."""
-    size = plan.mesh[axis] * factor
+def _grown(mesh: Mapping[str, int], axis: str, factor: Fraction) -> dict[str, int]:
+    """Return the mesh with an axis that is larger by a factor."""
+    size = mesh[axis] * factor
     if size.denominator > 1:
         raise PlanError(
-            f"the axis {axis} = {plan.mesh[axis]} cannot be {factor} of itself; write multiples "
+            f"the axis {axis} = {mesh[axis]} cannot be {factor} of itself; write multiples "
             "that leave it whole, or another axis"
         )
-    return plan.replace(mesh={**plan.mesh, axis: int(size)})
+    return {**mesh, axis: int(size)}
 
 
-def _points(
-    over: str, plan: Plan, machines: Sequence[tuple[Slice, Plan]], chips: int
-) -> Iterator[_Point]:
+def _points(over: str, machines: Sequence[SweepCandidate], chips: int) -> Iterator[_Point]:
+    """Yield the points of both curves.
+
+    machines: the slices, each with the plan whose batch is that of `chips`.
+    """
     for curve in CURVES:
-        for pod, grown in machines:
-            factor = Fraction(pod.chips, chips) if curve == WEAK else Fraction(1)
-            batch = plan.global_batch * factor
+        for grown in machines:
+            factor = Fraction(grown.pod.chips, chips) if curve == WEAK else Fraction(1)
+            batch = grown.plan.global_batch * factor
             if batch.denominator == 1:
-                tried = SweepCandidate(grown.replace(global_batch=int(batch)), pod)
+                tried = replace(grown, plan=grown.plan.replace(global_batch=int(batch)))
             else:
                 reason = f"plan.global_batch would be {batch}: not a whole number of examples"
-                tried = SweepCandidate(grown, pod, refused=reason)
+                tried = replace(grown, refused=reason)
             yield _Point(curve, over, tried)
 
 

@@ -100,7 +100,8 @@ class Space:
                 "plan.placement is given, but the sweep chooses placements itself; leave it out"
             )
         for number, mesh in enumerate(self.meshes):
-            _check_value(self.base, "mesh", mesh, f"sweep.meshes[{number}]")
+            with blame(f"sweep.meshes[{number}]"):
+                self.base.replace(mesh=mesh)
         check_vary(self.base, self.vary, "sweep", _NOT_VARIED)
 
     def _repr_html_(self) -> str:
@@ -233,11 +234,14 @@ def check_vary(
 def _check_varied(base: Plan, vary: Mapping[str, Any], key: str, value: Any, where: str) -> None:
     """Raise PlanError unless some plan can have the value."""
     try:
-        _check_value(base, key, value, where)
+        with blame(where):
+            base.replace(**{key: value})
     except PlanError:
         others = {k: v for k, v in vary.items() if _is_interdependent(k) and k != key}
         if not _is_interdependent(key) or not any(
-            _is_legal(base, {**dict(zip(others, values, strict=True)), key: value})
+            isinstance(
+                _with_fields(base, {**dict(zip(others, values, strict=True)), key: value}), Plan
+            )
             for values in product(*others.values())
         ):
             raise
@@ -245,16 +249,3 @@ def _check_varied(base: Plan, vary: Mapping[str, Any], key: str, value: Any, whe
 
 def _is_interdependent(key: str) -> bool:
     return PLAN_KEYS.field_of(key) in _INTERDEPENDENT
-
-
-def _is_legal(base: Plan, values: Mapping[str, Any]) -> bool:
-    try:
-        base.replace(**values)
-    except PlanError:
-        return False
-    return True
-
-
-def _check_value(base: Plan, key: str, value: Any, where: str) -> None:
-    with blame(where):
-        base.replace(**{key: value})

@@ -82,7 +82,7 @@ def sweep(
     if not isinstance(space, Space):
         raise PlanError(f"the space is {described(space)}; {order}, with a space of ts.Space(...)")
     pod = check_slice(pod, order)
-    check_input(input, space.base)
+    check_input(input, space.base.input_s)
     check_workers(workers, executor, progress)
     identity = SweepIdentity(model, pod, input)
     outline = outline_of(space, pod, identity.add)

@@ -10,14 +10,20 @@ import pytest
 from plans import MIB, tiles_weights
 
 from tpusim.hardware import Slice, load_chip, placements
-from tpusim.lowering import group_of
+from tpusim.lowering.collective_choice import CollectiveChoice
 from tpusim.lowering.collective_lowering import IDEAL, Lowering
-from tpusim.lowering.collectives_by_generation import TABLE, lowering_for, permutes_wait
-from tpusim.lowering.device_groups import DeviceGroup
+from tpusim.lowering.collectives_by_generation import (
+    TABLE,
+    lowering_for,
+    permutes_wait,
+    possible_lowerings,
+)
+from tpusim.lowering.device_groups import DeviceGroup, group_of, places_of
 from tpusim.lowering.passes.fuse_collectives import fusion_pays, weight_ring_pays
 from tpusim.models import Transformer
+from tpusim.partition import Purpose
 from tpusim.plan import Compiler, Plan
-from tpusim.program import Mode
+from tpusim.program import CollectiveKind, Mode
 from tpusim.simulation import simulate
 
 SYNC, ASYNC, RING = Mode.SYNC, Mode.ASYNC, Mode.RING
@@ -84,6 +90,49 @@ def test_a_program_gets_the_lowering_that_was_seen_in_it(
     low = selected(chip, topology, mesh, style, of_experts)
     assert (low.gather, low.gather_algorithm) == gather
     assert (low.reduce, low.reduce_algorithm) == reduce
+
+
+@pytest.mark.parametrize(("chip", "topology"), [("v4", "4x4x8"), ("7x", "4x4x4"), ("v5e", "8x16")])
+@pytest.mark.parametrize("style", ["plain", "maxtext"])
+def test_every_placement_has_one_of_the_lowerings_that_are_possible(
+    chip: str, topology: str, style: str
+) -> None:
+    """And where a group has one place in a slice, no other lowering is possible."""
+    pod = Slice(chip, topology)
+    compiler = Compiler(style=style)
+    for size in (2**at for at in range(1, 9) if pod.devices % 2**at == 0):
+        mesh = {"fsdp": size, "data": pod.devices // size}
+        for tiled in (False, True):
+            places = places_of(pod, size)
+            possible = possible_lowerings(pod, compiler, size, places, (tiled,))
+            for placement in placements(pod, mesh):
+                group = group_of(("fsdp",), pod, placement, tiled)
+                assert lowering_for(chip, compiler, group) in possible
+            assert len(possible) == 1 or len(places) > 1
+
+
+REDUCE = CollectiveChoice(
+    CollectiveKind.REDUCE_SCATTER, Purpose.GRADIENT, across=False, beside_loop=False, looped=True,
+    in_ring=False, grouped=False, made=True, leading=False, of_mlp=False, sums_keys=False,
+    asked=False,
+)  # fmt: skip
+
+
+def test_a_choice_says_how_a_collective_runs_in_any_lowering() -> None:
+    """Gradients whose matmul is a ring over other axes are all-reduced, across slices beside."""
+    (rings, gathers) = (
+        lowering_for("v4", Compiler(), DeviceGroup(size, 1, False, bool, 0.0, tiled=tiled))
+        for size, tiled in ((16, True), (16, False))
+    )
+    assert (rings.reduce, gathers.reduce) == (RING, SYNC)
+    assert {REDUCE.way(low) for low in (rings, gathers)} == {(SYNC, FUSED)}
+    assert REDUCE._replace(in_ring=True).way(gathers) == (SYNC, WHOLE)
+    assert REDUCE._replace(grouped=True).way(rings) == (SYNC, WHOLE)
+    assert REDUCE._replace(across=True).way(gathers) == (ASYNC, PLAIN)
+    assert REDUCE._replace(across=True, looped=False).waits(gathers)
+    gather = REDUCE._replace(kind=CollectiveKind.ALL_GATHER, purpose=Purpose.WEIGHT)
+    assert gather.way(IDEAL) == (ASYNC, "nd")
+    assert not gather._replace(beside_loop=True).waits(IDEAL)
 
 
 def test_each_line_of_the_table_is_one_that_a_program_shows() -> None:

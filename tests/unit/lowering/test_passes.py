@@ -92,7 +92,7 @@ def test_evidence_has_the_lowerings_that_a_group_may_have_in_other_places() -> N
     ):
         plan = plan_of({"data": 128 // devices, "fsdp": devices}, global_batch=128)
         placement = placements(pod, plan.mesh)[0]
-        (seen,) = lowering_evidence(plan, pod, placement, [("fsdp",)])
+        (seen,) = lowering_evidence(choices_of(plan), pod, placement, [("fsdp",)])
         assert (seen.line.lowering.name, seen.elsewhere) == (line, others)
 
 

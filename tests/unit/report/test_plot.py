@@ -3,10 +3,12 @@
 import inspect
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cycler import cycler
-from matplotlib import rc_context
+from matplotlib import pyplot, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -73,6 +75,23 @@ def test_matplotlib_loads_with_the_first_figure() -> None:
     code = "import tpusim as ts, sys; ts.plot.breakdown; print('matplotlib' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
+
+
+def test_a_notebook_shows_figures_but_those_of_files(
+    result: ts.Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Figure] = []
+
+    def figure(**keys: Any) -> Figure:
+        shown.append(Figure(**keys))
+        return shown[-1]
+
+    shell = SimpleNamespace(get_ipython=lambda: "a shell", version_info=(9, 0))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setattr(pyplot, "figure", figure)
+    figure_bytes(result)
+    assert not shown
+    assert ts.plot.breakdown(result).figure is shown[0]
 
 
 def test_files_look_the_same_whatever_matplotlib_is_told(result: ts.Result) -> None:

@@ -12,7 +12,7 @@ from tpusim.costs import DCN, DIE_LINKS
 from tpusim.hardware import DCN_PREFIX
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, MUTED, SMALL, Style
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.figures.utilisation import resource_name
 from tpusim.report.link_traffic import link_volumes
 from tpusim.results import Result
@@ -70,8 +70,12 @@ def _columns(result: Result) -> tuple[str, ...]:
     return (*ici, *die, *dcn)
 
 
+@of_result
 def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `axes_data` on `ax`, or on a new figure; returns the axes."""
+    """Draw the bytes that each mesh axis sends over each class of links; returns the axes.
+
+    ax: None for a new figure.
+    """
     data = axes_data(result)
     if not data.rows:
         return canvas.plot_nothing(result, "nothing crosses a link", ax)

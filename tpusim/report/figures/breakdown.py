@@ -14,7 +14,7 @@ from tpusim.report.figures.canvas import (
     new_figure,
 )
 from tpusim.report.figures.palette import GRID_LINE, INK, MUTED, PHASE_SHADES, Style
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.results import PICO, Result, core_ps
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ def breakdown_title(result: Result) -> str:
     return f"{result.title}: {step} a step, {result.utilisation}"
 
 
+@of_result
 def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the bars of `breakdown_data` on `ax`, or on a new figure; returns the axes."""
+    """Draw where the step goes, `breakdown_data`, on `ax`, or on a new figure; returns the axes."""
     bars, stages = breakdown_data(result), len(result.programs)
     ax = new_figure(7.2, 1.5 + 0.42 * len(bars)).add_subplot() if ax is None else ax
     step = sum(bar.total for bar in bars)

@@ -39,28 +39,28 @@ ROOMY_LEGEND = 6
 """Legend entries that fit in a row at normal spacing; longer legends are set tighter."""
 
 
-_SHOWN: ContextVar[bool] = ContextVar("_SHOWN", default=False)
-"""True if new figures are pyplot's, which a notebook shows."""
+_FOR_FILES: ContextVar[bool] = ContextVar("_FOR_FILES", default=False)
+"""True while figures are drawn for files alone."""
 
 
 @contextmanager
-def shown_figures() -> Iterator[None]:
-    """Let IPython show new figures at the end of a cell; elsewhere nothing changes."""
-    shell = sys.modules.get("IPython")
-    token = _SHOWN.set(shell is not None and shell.get_ipython() is not None)
+def for_files() -> Iterator[None]:
+    """Keep new figures from IPython, which shows others at the end of a cell."""
+    token = _FOR_FILES.set(True)
     try:
         yield
     finally:
-        _SHOWN.reset(token)
+        _FOR_FILES.reset(token)
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure; sizes in inches."""
+    """Return an empty figure, which IPython shows at the end of a cell; sizes in inches."""
     from matplotlib.figure import Figure
 
     from tpusim.report.figures.axes_column import AxesColumn
 
-    if _SHOWN.get():
+    shell = sys.modules.get("IPython")
+    if shell is not None and shell.get_ipython() is not None and not _FOR_FILES.get():
         from matplotlib import pyplot
 
         return pyplot.figure(figsize=(width, height), layout=AxesColumn())

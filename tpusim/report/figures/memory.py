@@ -11,7 +11,7 @@ from tpusim.base.units import format_bytes
 from tpusim.program import PassKind
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import ALARM, INK, SMALL, FillStyle, Style
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.track_slices import held_levels, memory_levels
 from tpusim.results import PICO, Fit, Result, pipelined
 from tpusim.results.stage_uses import stage_uses
@@ -126,8 +126,9 @@ def _in_flight(result: Result, time_ps: int) -> int:
     return begun - ended
 
 
+@of_result
 def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `memory_data` on `ax`, or on a new figure; returns the axes."""
+    """Draw the HBM of a device over the step on `ax`, or on a new figure; returns the axes."""
     use = memory_data(result)
     ax = canvas.new_figure(8.4, 3.6).add_subplot() if ax is None else ax
     factor, unit = canvas.time_scale(use.end_s)

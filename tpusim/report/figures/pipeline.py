@@ -19,7 +19,7 @@ from tpusim.report.figures.palette import (
     UNREAD_STYLE,
     FillStyle,
 )
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.results import PICO, PlanResult, Result, StageUse, pipelined
 from tpusim.results.stage_uses import stage_uses
 
@@ -81,6 +81,7 @@ def pipeline_data(result: Result) -> PipelineFigure:
     return PipelineFigure(schedule, stage_uses(result), result.timeline.total_ps)
 
 
+@of_result
 def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
     """Draw `pipeline_data` on `ax`, or on a new figure; returns the axes.
 

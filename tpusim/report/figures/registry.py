@@ -6,7 +6,8 @@ A figure is one file: a function that computes its data, one that draws them, an
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from tpusim.base.errors import TpusimError
 from tpusim.results import Result
@@ -14,6 +15,8 @@ from tpusim.results import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Given = ParamSpec("Given")
+Drawn = TypeVar("Drawn")
 Plot: TypeAlias = "Callable[[Result], Axes | Sequence[Axes]]"
 
 
@@ -52,3 +55,20 @@ def register_figure(
     if name in FIGURES:
         raise TpusimError(f"there is a figure {name!r} already; choose another name")
     FIGURES[name] = ReportFigure(name, data, plot, applies)
+
+
+def of_result(plot: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
+    """Let `plot` draw a result, its first argument; for anything else TpusimError is raised."""
+    name = plot.__name__.removeprefix("plot_")
+
+    @wraps(plot)
+    def drawn(*args: Given.args, **kwargs: Given.kwargs) -> Drawn:
+        given = args[0] if args else kwargs.get("result")
+        if not isinstance(given, Result):
+            raise TpusimError(
+                f"ts.plot.{name} draws a result, not a {type(given).__name__}; write "
+                f"ts.plot.{name}(ts.simulate(...))"
+            )
+        return plot(*args, **kwargs)
+
+    return drawn

@@ -1,7 +1,7 @@
 """Figures as bytes, the same for the same result: no dates, no random identifiers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from io import BytesIO
 
 from matplotlib import style
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from tpusim.base.plain_text import plain
 from tpusim.report.figures.breakdown import breakdown_title
+from tpusim.report.figures.canvas import for_files
 from tpusim.report.figures.registry import FIGURES
 from tpusim.results import Result
 
@@ -72,10 +73,12 @@ def figure_files(name: str, plot: Callable[[], Axes], title: str) -> dict[str, b
     return {f"{name}.png": png_bytes(plot, title), f"{name}.svg": svg_bytes(plot, title)}
 
 
-def _look() -> AbstractContextManager[None]:
-    """Return the settings with which all figures are drawn, whatever a user's matplotlibrc says."""
+@contextmanager
+def _look() -> Iterator[None]:
+    """Draw figures for files with settings of their own, whatever a user's matplotlibrc says."""
     own = {"svg.hashsalt": "tpusim", "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
-    return style.context(["default", own])
+    with for_files(), style.context(["default", own]):
+        yield
 
 
 def _png(figure: Figure, title: str) -> bytes:

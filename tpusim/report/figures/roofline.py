@@ -10,7 +10,7 @@ from tpusim.program import CombinedWork, Compute, EstimatedWork, Single, VectorW
 from tpusim.report.figures import canvas
 from tpusim.report.figures.label_positions import LOWER_SHIFTS, axes_positions, place_labels
 from tpusim.report.figures.palette import EDGE, INK, MUTED, Style, styles
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.figures.timeline import short_name
 from tpusim.results import PICO, Result, operations_by_name
 
@@ -136,6 +136,7 @@ def _bytes(op: Compute) -> float:
     return float(op.work.read_bytes + op.work.write_bytes)
 
 
+@of_result
 def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
     """Draw `roofline_data` on `ax`, or on a new figure; returns the axes.
 

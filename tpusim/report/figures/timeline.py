@@ -9,7 +9,7 @@ from tpusim.base.units import format_seconds
 from tpusim.costs import CORE, FROM_HOST, HBM, INPUT, TO_HOST
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import HOST_STYLES, INK, MUTED, SMALL, FillStyle
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.figures.time_windows import TimeWindow, timeline_data
 from tpusim.report.figures.utilisation import resource_name
 from tpusim.report.track_slices import TrackSlice
@@ -39,8 +39,12 @@ BoxSides: TypeAlias = tuple[float, float, float, float]
 WAIT_STYLE = FillStyle("white", "xxxxx")
 
 
+@of_result
 def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tuple[Axes, ...]":
-    """Draw each window of `timeline_data` on one of `axes`, or on a new figure; returns them."""
+    """Draw an iteration of each loop, the core and the links below it; returns the axes.
+
+    axes: one for each window of `timeline_data`, or none for a new figure.
+    """
     windows = timeline_data(result)
     rows = [link_rows(window) for window in windows]
     if axes is None:

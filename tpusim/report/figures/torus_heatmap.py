@@ -9,7 +9,7 @@ import numpy as np
 
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import EDGE, INK, MUTED, SMALL, Style
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.figures.torus_labels import LabelSpace, panel_labels
 from tpusim.report.figures.torus_panels import TorusPanel, TorusPanels, torus_panels
 from tpusim.report.figures.torus_use import TorusUse, torus_data
@@ -83,8 +83,9 @@ class _PanelGrid:
         return number % self.across * self.pitch, number // self.across * self.drop
 
 
+@of_result
 def plot_torus(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `torus_data` on `ax`, or on a new figure; returns the axes.
+    """Draw the load of each link of the torus on `ax`, or on a new figure; returns the axes.
 
     A cell is the link that leaves a chip in the direction of its panel.
     """

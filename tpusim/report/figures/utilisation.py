@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from tpusim.costs import DCN, FROM_HOST, HBM, TO_HOST
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, SMALL, FillStyle
-from tpusim.report.figures.registry import register_figure
+from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.link_traffic import busiest_uses, link_volumes
 from tpusim.results import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED, LEAST_SHOWN, Result
 
@@ -79,8 +79,9 @@ def _dcn_name(link: str) -> str:
     return f"DCN{slices}{direction}"
 
 
+@of_result
 def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `utilisation_data` on `ax`, or on a new figure; returns the axes.
+    """Draw the use of the core and of each link on `ax`, or on a new figure; returns the axes.
 
     A link of DCN or the host is left out where its share would print as zero.
     """
