@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from commands import run
 from fuzz_inputs import BASES
 from fuzz_values import toml_text
 
 import tpusim as ts
 from tpusim.base import TpusimError
-from tpusim.cli.main import run
 from tpusim.compiler.hlo.parser_process import HloParser
 from tpusim.report import document
 

@@ -4,13 +4,13 @@ import json
 from math import inf, nan
 
 import pytest
+from commands import run
 from pandas import DataFrame
 
 from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.errors import blame
 from tpusim.base.json_text import json_text
-from tpusim.cli.main import run
 from tpusim.engine.clock import picoseconds
 
 

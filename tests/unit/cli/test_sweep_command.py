@@ -10,11 +10,10 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, getsignal
 
 import pytest
-from commands import SMALL, said
+from commands import SMALL, run, said
 from pandas import read_csv, read_parquet
 
 from tpusim.base import FileError, PlanError, TpusimError
-from tpusim.cli.main import run
 from tpusim.runfile import read_sweep
 from tpusim.runfile.schema import VARIED, wanted
 from tpusim.sweeps import Space

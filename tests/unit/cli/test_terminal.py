@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from commands import SMALL, said
+from commands import SMALL, run, said
 
 import tpusim as ts
 from tpusim.cli.completion import complete_chip, complete_setting
-from tpusim.cli.main import run
 from tpusim.plan import CIRCULAR, PLAN_CHOICES, Plan
 from tpusim.plan.pipeline import ScheduleName
 from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES

@@ -10,6 +10,7 @@ import pytest
 from plans import MIB, tiles_weights
 
 from tpusim.hardware import Slice, load_chip, placements
+from tpusim.lowering import group_of
 from tpusim.lowering.collective_choice import CollectiveChoice
 from tpusim.lowering.collective_lowering import IDEAL, Lowering
 from tpusim.lowering.collectives_by_generation import (
@@ -18,7 +19,7 @@ from tpusim.lowering.collectives_by_generation import (
     permutes_wait,
     possible_lowerings,
 )
-from tpusim.lowering.device_groups import DeviceGroup, group_of, places_of
+from tpusim.lowering.device_groups import DeviceGroup, places_of
 from tpusim.lowering.passes.fuse_collectives import fusion_pays, weight_ring_pays
 from tpusim.models import Transformer
 from tpusim.partition import Purpose
