@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from plans import lowered
+from steps import partitioned_graph
 
 from tpusim.graph import (
     ADD,
@@ -24,7 +25,6 @@ from tpusim.graph import (
 )
 from tpusim.hardware import Slice, placements
 from tpusim.partition import PartitionedGraph, Sizes
-from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.program import Program
 

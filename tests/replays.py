@@ -1,5 +1,7 @@
 """A small program as a compiler might have made it, for tests of what becomes of such."""
 
+from steps import replay_program
+
 from tpusim.base import Phase
 from tpusim.hardware import Placement, Slice, placement_from
 from tpusim.program import (
@@ -20,7 +22,6 @@ from tpusim.program import (
     WaitOp,
 )
 from tpusim.results import ProgramOrigin, ReplayResult
-from tpusim.simulation.program_run import replay_program
 
 MIB = 2**20
 POD = Slice("v5e", "4x4")

@@ -20,12 +20,12 @@ from typing import Any
 from unittest.mock import patch
 
 from commands import run
+from compiler_parts import HloParser
 from fuzz_inputs import BASES
 from fuzz_values import toml_text
 
 import tpusim as ts
 from tpusim.base import TpusimError
-from tpusim.compiler.hlo.parser_process import HloParser
 from tpusim.report import document
 
 MOST_CPU_S = 20

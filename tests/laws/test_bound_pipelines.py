@@ -8,12 +8,12 @@ from statistics import median
 import numpy as np
 import pytest
 from extent import seeds
+from many_plans import LoopSeconds, StepParts
 from test_any_plan import Case
 from test_bound import pipelined_plan
 
 from tpusim.base import TpusimError
 from tpusim.bounds import PlanArrays, bound, bounds
-from tpusim.bounds.bodies import LoopSeconds, StepParts
 from tpusim.bounds.pipeline import LayerLoops, pipelined_seconds
 from tpusim.hardware import Slice
 from tpusim.models import Transformer

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import pytest
+from accounts import total_flops
 from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from tpusim.models import Transformer
 from tpusim.partition import Purpose
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Program
-from tpusim.results.totals import total_flops
 from tpusim.simulation import simulate
 
 PODS = {1: "1x1x1", 4: "2x2x1", 8: "2x2x2", 16: "2x2x4"}

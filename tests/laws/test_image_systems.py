@@ -5,11 +5,11 @@ from fractions import Fraction
 from math import prod
 
 import pytest
+from accounts import total_flops
 
 import tpusim as ts
 from tpusim.models import Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
 from tpusim.program import Compute, ConvolutionWork, Flops, MatmulWork, Program, Work, walk_ops
-from tpusim.results.totals import total_flops
 
 MODELS: tuple[Architecture, ...] = (
     ResNet(name="resnet", blocks=(2, 1, 1, 1), image=64, space_to_depth=True),

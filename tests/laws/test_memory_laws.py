@@ -4,6 +4,7 @@ import random
 from functools import cache
 
 import pytest
+from accounts import FRAGMENTATION_LABEL
 from extent import seeds
 from plans import flat, loop, plan_of, small
 from test_any_plan import PODS, SEVERAL
@@ -15,7 +16,6 @@ from tpusim.hardware import Slice
 from tpusim.program import Compute
 from tpusim.report import memory_data
 from tpusim.results import Result
-from tpusim.results.result import FRAGMENTATION_LABEL
 from tpusim.simulation import simulate
 
 SEEDS = seeds(24)

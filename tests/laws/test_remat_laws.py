@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import prod
 
 import pytest
+from accounts import total_flops
 from extent import seeds
 from plans import any_program_of, flat, plan_of, small
 from test_microbatches import taken
@@ -15,7 +16,6 @@ from tpusim.graph import POLICIES, Graph, Op, Remat, Scan, executed_flops, train
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.program import Compute, Program
-from tpusim.results.totals import total_flops
 
 KERNEL = ("q_kernel", "k_kernel", "v_kernel")
 """What one operation copies for the attention kernel: without one of them it runs for all."""

@@ -11,12 +11,12 @@ from typing import get_args
 
 import pytest
 from commands import SMALL, run, said
+from inputs import SLOT_SCHEDULES
 
 import tpusim as ts
 from tpusim.cli.completion import complete_chip, complete_setting
 from tpusim.plan import CIRCULAR, PLAN_CHOICES, Plan
 from tpusim.plan.pipeline import ScheduleName
-from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
 
 ROOT = Path(__file__).parents[3]
 RUN = f"{SMALL}mesh = {{ fsdp = 16 }}\n"

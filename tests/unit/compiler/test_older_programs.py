@@ -1,11 +1,11 @@
 """Programs of an older compiler (jax 0.5.3, libtpu 0.0.11.1), and of before code generation."""
 
 import pytest
+from compiler_parts import BEFORE_CODE
 from hlo import DATA
 
 import tpusim as ts
 from tpusim.base import Phase, PlanError
-from tpusim.compiler.to_program.translate_module import BEFORE_CODE
 from tpusim.program import FUSED_SHARE, AttentionWork, walk_ops
 from tpusim.results import ReplayResult
 

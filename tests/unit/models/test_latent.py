@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import comms, flat, partitioned_of, plan_of, program_of, small
+from torus import kernel_flops, visited_keys
 
 from tpusim.base import ModelError, Phase
-from tpusim.costs.compute import kernel_flops, visited_keys
 from tpusim.graph import Remat, training_step
 from tpusim.hardware import Slice
 from tpusim.models import Transformer

@@ -10,6 +10,7 @@ import pytest
 from commands import said
 from plans import plan_of, small
 from replays import small_replay
+from reports import ComparedStep, read_step, step_of
 
 import tpusim as ts
 from tpusim.base import FileError, PlanError
@@ -22,7 +23,6 @@ from tpusim.report import (
     waterfall_data,
     write_comparison,
 )
-from tpusim.report.compared_step import ComparedStep, read_step, step_of
 from tpusim.results import Result
 from tpusim.simulation import simulate
 

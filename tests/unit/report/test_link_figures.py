@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from reports import MOST_PLANES, torus_panels
 
 import tpusim as ts
 from tpusim.base import Phase
@@ -14,7 +15,6 @@ from tpusim.hardware import Topology, placement_from, placements
 from tpusim.program import Collective, CollectiveKind, Loop, Program
 from tpusim.report import axes_data, plot_axes, plot_torus, torus_data, utilisation_data
 from tpusim.report.figures.torus_heatmap import busiest_links
-from tpusim.report.figures.torus_panels import MOST_PLANES, torus_panels
 from tpusim.report.figures.torus_use import TorusUse
 from tpusim.results import Result
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reports import PHASE_SHADES, decimal_seconds, operations_csv, transfers_csv
 
 import tpusim as ts
 from tpusim.base import FileError, Phase
@@ -24,8 +25,6 @@ from tpusim.report import (
     trace,
     write_report,
 )
-from tpusim.report.csv_tables import decimal_seconds, operations_csv, transfers_csv
-from tpusim.report.figures.palette import PHASE_SHADES
 from tpusim.results import Result
 
 MODEL = ts.models.Transformer(layers=3, embed=1024, mlp=4096, heads=8, kv_heads=2, vocab=1003)

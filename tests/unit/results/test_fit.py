@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from many_plans import sweep_text
 from plans import plan_of, small
 from replays import ORIGIN, small_replay
 
@@ -11,7 +12,6 @@ from tpusim.report import document
 from tpusim.results import Fit, PlanResult, fit_of
 from tpusim.simulation import simulate
 from tpusim.sweeps import Space, sweep
-from tpusim.sweeps.format import sweep_text
 
 PLAN = plan_of({"fsdp": 16})
 NEED = simulate(small(), PLAN, Slice("v5e", "4x4")).hbm_peak_bytes

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from commands import SMALL
 from extent import seeds
+from many_plans import MOST_SUBMITTED, run_chunks
 from pandas import read_parquet
 from pandas.testing import assert_frame_equal
 from search_spaces import BASE, POD, space
@@ -31,7 +32,6 @@ from tpusim.sweeps.chunks import (
     chunks_of,
     outline_of,
 )
-from tpusim.sweeps.processes import MOST_SUBMITTED, run_chunks
 
 ROOT = Path(__file__).parents[3]
 
