@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from compiler_parts import split_header
 from fuzz_values import (
     hostile,
     plausible,
@@ -23,12 +24,10 @@ from fuzz_values import (
 )
 from hlo import DATA, REAL
 from hlo_mutations import COARSE, bodies, broken
+from inputs import FIELDS, defaults
 
-from tpusim.compiler.hlo.hlo_files import split_header
-from tpusim.maxtext.shipped_tables import defaults
 from tpusim.models import MODEL_KEYS
 from tpusim.plan import PLAN_KEYS
-from tpusim.runfile.schema import FIELDS
 
 TESTS = Path(__file__).parents[1]
 Sections = dict[str, dict[str, Any]]
