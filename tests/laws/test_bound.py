@@ -24,13 +24,13 @@ from test_any_plan import (
     random_plan,
     tiled_plan,
 )
-from torus import route, route_seconds
 
 from tpusim.base import TpusimError
 from tpusim.bounds import PlanArrays, bound, bounds
 from tpusim.bounds.footprints import Footprints, least_seconds
 from tpusim.bounds.groups import GroupAnswers
 from tpusim.bounds.placed_bounds import columns_of, placed_seconds
+from tpusim.costs import route, route_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.network import ALGORITHMS as NETWORK_ALGORITHMS
