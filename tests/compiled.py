@@ -1,7 +1,7 @@
 """A compiled program by hand, of which all is known."""
 
 import tpusim as ts
-from tpusim.compiler.compiled import Compiled, MemoryReport
+from tpusim.compiler import Compiled, MemoryReport
 
 HLO = b"HloModule jit_step, is_scheduled=true\n\nENTRY %main (p: f32[]) -> f32[] {\n}\n"
 MEMORY = MemoryReport(arguments=3, outputs=2, aliased=1, heap=5, total=10)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from plans import lowered
+from steps import partitioned_graph
 
 from tpusim.graph import (
     ADD,
@@ -12,6 +13,7 @@ from tpusim.graph import (
     Function,
     Graph,
     Op,
+    Padding,
     Pointwise,
     Pool,
     Remat,
@@ -21,10 +23,8 @@ from tpusim.graph import (
     part_of,
     training_step,
 )
-from tpusim.graph.window import Padding
 from tpusim.hardware import Slice, placements
 from tpusim.partition import PartitionedGraph, Sizes
-from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.program import Program
 

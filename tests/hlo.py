@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
+from compiler_parts import HloModule, read_module
 from scripts import EXPERIMENTS, script
-
-from tpusim.compiler.hlo.module import HloModule
 
 DATA = Path(__file__).parent / "data" / "hlo"
 REAL = DATA / "plain" / "scan_mlp_v5e_2x2.hlo.gz"
@@ -15,8 +14,6 @@ F32 = "f32[256,256]{1,0:T(8,128)}"
 def module_of(text: str) -> HloModule:
     """The module of some text; skips the test where jaxlib is missing."""
     pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
-    from tpusim.compiler.hlo.read import read_module
-
     return read_module(text.encode(), any_compiler=True)
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
+from compiler_parts import Computation, HloModule, Instruction
 
 _LINE = re.compile(r"(\*?)\s*(\S+) = (\(.*?\)|\S+) ([\w\-]+)\((.*?)\)(.*)")
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from conv_nets import ConvNet
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from steps import checked_rules
 
 from tpusim.export.jax_library.images import standardise
 from tpusim.export.names import value_name, weight_name
@@ -15,7 +16,6 @@ from tpusim.export.operations import expression
 from tpusim.export.step_context import StepContext
 from tpusim.graph import Tensor, TensorRole
 from tpusim.partition import layouts
-from tpusim.pipeline.planned_step import checked_rules
 from tpusim.plan import Plan
 
 NAMES = {

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from steps import partitioned_graph, planned_graph
+
 from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, choices_of
 from tpusim.frames import sizes_of as sizes_in
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice, placements
 from tpusim.lowering import AskedPlace, BodyChoices
 from tpusim.models import Transformer
-from tpusim.partition import PartitionedGraph, Sizes
-from tpusim.partition.partitioned_graph import CollectiveNode, ComputeNode, body_nodes
-from tpusim.pipeline.planned_step import partitioned_graph, planned_graph
+from tpusim.partition import CollectiveNode, ComputeNode, PartitionedGraph, Sizes, body_nodes
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Op, Program, Transfer
 from tpusim.simulation import simulate

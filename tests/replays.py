@@ -1,6 +1,8 @@
 """A small program as a compiler might have made it, for tests of what becomes of such."""
 
-from tpusim.base.phase import Phase
+from steps import replay_program
+
+from tpusim.base import Phase
 from tpusim.hardware import Placement, Slice, placement_from
 from tpusim.program import (
     Alloc,
@@ -19,8 +21,7 @@ from tpusim.program import (
     VectorWork,
     WaitOp,
 )
-from tpusim.results.replay_result import ProgramOrigin, ReplayResult
-from tpusim.simulation.program_run import replay_program
+from tpusim.results import ProgramOrigin, ReplayResult
 
 MIB = 2**20
 POD = Slice("v5e", "4x4")

@@ -5,14 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
+from steps import replay_program
+
 import tpusim as ts
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler_check import TwinComparison, compare
 from tpusim.compiler_check.step_names import StepNames, tensor_of
 from tpusim.hardware import parse_slice
 from tpusim.program import Call, Collective, CollectivePart, Loop, Op, Program, Single
 from tpusim.results import PlanResult, ProgramOrigin, ReplayResult
-from tpusim.simulation.program_run import replay_program
 
 FILE = "step.py"
 DENSE = {"name": "small", "layers": 2, "embed": 512, "mlp": 2048, "heads": 8, "vocab": 4096}

@@ -26,7 +26,7 @@ from tpusim.program import (
     Transfer,
     VectorWork,
 )
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 MICROBATCH, MICROBATCHES, STAGES = 16.0, 8, 4

@@ -1,10 +1,10 @@
 """Collectives against worked problems ("How to Scale Your Model", sharding) and measurements."""
 
 import pytest
+from torus import adding_seconds
 from toruses import torus, whole
 
 from tpusim.costs import BUSIEST_WEIGHT, collective_seconds, dcn_route, route, route_seconds
-from tpusim.costs.collective import adding_seconds
 from tpusim.hardware import DIE, Chip, Span, Topology, load_chip
 from tpusim.program import CollectiveKind as Kind
 

@@ -13,7 +13,7 @@ import pytest
 from tpusim.hardware import Slice, placement_from
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 POD = Slice("v5p", "4x4x4")

@@ -5,9 +5,7 @@ from statistics import median, quantiles
 
 import pytest
 from convolutions import Estimate, estimates
-
-from tpusim.costs import convolution_seconds, fastest_way, matmul_seconds, useful_share
-from tpusim.costs.convolution import (
+from torus import (
     LAUNCHES,
     depthwise_seconds,
     full_batch,
@@ -16,6 +14,8 @@ from tpusim.costs.convolution import (
     stored_elements,
     tile_stretch,
 )
+
+from tpusim.costs import convolution_seconds, fastest_way, matmul_seconds, useful_share
 from tpusim.hardware import Device, load_chip
 from tpusim.program import ConvolutionWork, MatmulWork, convolution_work
 

@@ -1,6 +1,7 @@
 """The critical path of steps that can be worked out by hand."""
 
 import pytest
+from accounts import LaneBounds, LaneMachine, TaskBound
 from plans import plan_of, small
 from replays import small_replay
 
@@ -11,7 +12,6 @@ from tpusim.models import Transformer
 from tpusim.program import Dep, Phase
 from tpusim.results import Limit, limits
 from tpusim.results.critical_path import lane_path, tasks_by_name
-from tpusim.results.resources import LaneBounds, LaneMachine, TaskBound
 from tpusim.simulation import simulate
 
 US = 1_000_000

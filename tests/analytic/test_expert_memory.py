@@ -17,17 +17,16 @@ from statistics import median
 from typing import Any
 
 import pytest
+from accounts import memory_held
 from plans import MIB, lowered
+from steps import partitioned_graph
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import COMPUTE, Graph, GraphWriter, Remat, Tensor, training_step
 from tpusim.hardware import Slice, placements
-from tpusim.models import pieces
-from tpusim.models.pieces import ExpertRouting
-from tpusim.pipeline.planned_step import partitioned_graph
+from tpusim.models import ExpertRouting, pieces
 from tpusim.plan import Plan
-from tpusim.results.result import memory_held
 
 COMPILED = {
     "weights": 3 * 448 + 2 * 16,

@@ -8,7 +8,7 @@ the mask go the same way, and tokens reach the experts in a ring over all of the
 import pytest
 from plans import MIB, loop
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from plans import ENCODER_480B, GIB, PLAN_480B, v4_2048
 
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 

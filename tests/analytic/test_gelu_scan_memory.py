@@ -8,16 +8,16 @@ outputs 256, heap 1744 (saved inputs 1024, two hidden layers of 256, 208 in a th
 from functools import cache
 
 import pytest
+from accounts import memory_held
+from inputs import ACTIVATION_FLOPS
 from plans import MIB, lowered
+from steps import partitioned_graph
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import Einsum, Graph, Pointwise, Remat, Scan, Tensor, TensorRole, training_step
 from tpusim.hardware import Slice, placements
-from tpusim.models.pieces import ACTIVATION_FLOPS
-from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
-from tpusim.results.result import memory_held
 
 ROWS = ("batch", "seq")
 DIMS = (("batch", 32768), ("seq", 1), ("embed", 1024), ("mlp", 4096))

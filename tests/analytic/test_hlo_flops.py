@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 
 import pytest
+from compiler_parts import (
+    Computation,
+    HloModule,
+    InstructionWork,
+    callees,
+    instruction_work,
+    is_free,
+)
 from hlo import DATA
 
-from tpusim.compiler.hlo.attributes import callees
-from tpusim.compiler.hlo.module import Computation, HloModule
 from tpusim.compiler.to_program.trip_counts import trip_count
-from tpusim.compiler.work.instruction_work import InstructionWork, instruction_work, is_free
 from tpusim.costs import work_seconds
 from tpusim.hardware import load_chip
 
@@ -17,7 +22,7 @@ DEVICES = 4
 
 def read(name: str) -> HloModule:
     pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
-    from tpusim.compiler.hlo.read import read_module
+    from compiler_parts import read_module
 
     return read_module((DATA / "plain" / f"{name}_v5e_2x2.hlo.gz").read_bytes())
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from plans import plan_of, small
 
-from tpusim.base.units import format_bytes
+from tpusim.base import format_bytes
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 BATCH, SEQ, LAYERS, BF16, F32 = 64, 128, 6, 2, 4

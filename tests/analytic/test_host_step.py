@@ -9,7 +9,7 @@ from plans import plan_of, program_of, small
 from tpusim.hardware import Chip, Slice, load_chip
 from tpusim.plan import LOOPS
 from tpusim.program import Transfer, TransferKind
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 TINY = small(layers=1)

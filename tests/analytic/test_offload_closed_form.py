@@ -5,7 +5,7 @@ from plans import flat, plan_of, small
 
 from tpusim.hardware import Slice
 from tpusim.program import Transfer, TransferKind
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 LAYERS = 20

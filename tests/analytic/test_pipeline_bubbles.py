@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import HELD, bubbles, idle_share, kinds, peak_alive, simulated
 
-from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.plan import make_schedule
 
 stages, times = st.integers(1, 7), st.integers(1, 30)
 

@@ -22,11 +22,10 @@ from plans import (
     small,
 )
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.frames import updates_of
 from tpusim.models import Transformer
-from tpusim.partition import PartitionedGraph
-from tpusim.partition.partitioned_graph import CollectiveNode, Purpose
+from tpusim.partition import CollectiveNode, PartitionedGraph, Purpose
 from tpusim.plan import Plan
 from tpusim.program import CollectiveKind
 

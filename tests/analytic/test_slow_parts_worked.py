@@ -14,8 +14,7 @@ from tpusim.engine import Timeline, run
 from tpusim.hardware import Slice, Span, Topology, load_chip
 from tpusim.network import Loads, groups, link_shape
 from tpusim.program import CollectiveKind, Phase
-from tpusim.results import PlanResult, stragglers
-from tpusim.results.result import breakdown_ps
+from tpusim.results import PlanResult, breakdown_ps, stragglers
 from tpusim.simulation import simulate
 
 US = 1_000_000

@@ -10,11 +10,11 @@ from functools import lru_cache
 import pytest
 from plans import any_program_of, flat, loop, plan_of
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
 from tpusim.program import Barrier, Collective, CollectiveKind, Compute, Dep, Mode, Program
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER

@@ -9,10 +9,9 @@ from tpusim.hardware import load_chip
 
 pytest.importorskip("jaxlib")
 
-from tpusim.compiler.compiled import load
-from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
-from tpusim.compiler.hlo.read import read_module
-from tpusim.compiler.work.instruction_work import instruction_work
+from compiler_parts import Computation, HloModule, Instruction, instruction_work, read_module
+
+from tpusim.compiler import load
 
 HLO = Path(__file__).parents[1] / "data" / "hlo"
 SMALL = 4096

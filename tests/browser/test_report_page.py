@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from replays import small_replay
+from reports import report_page
 from twins import compared
 
 import tpusim as ts
-from tpusim.base.units import format_seconds
+from tpusim.base import format_seconds
 from tpusim.report import write_check
-from tpusim.report.html import report_page
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 pytestmark = pytest.mark.browser
 SECTIONS = [

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 from replays import small_replay
+from reports import trace_bytes
 from test_report_page import browser as browser
 from test_report_page import result as report_result
 
-from tpusim.report.step_trace import trace, trace_bytes
+from tpusim.report import trace
 from tpusim.results import Result
 
 pytestmark = pytest.mark.browser

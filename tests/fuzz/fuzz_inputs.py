@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from compiler_parts import split_header
 from fuzz_values import (
     hostile,
     plausible,
@@ -23,12 +24,10 @@ from fuzz_values import (
 )
 from hlo import DATA, REAL
 from hlo_mutations import COARSE, bodies, broken
+from inputs import FIELDS, defaults
 
-from tpusim.compiler.hlo.hlo_files import split_header
-from tpusim.maxtext.shipped_tables import defaults
 from tpusim.models import MODEL_KEYS
 from tpusim.plan import PLAN_KEYS
-from tpusim.runfile.schema import FIELDS
 
 TESTS = Path(__file__).parents[1]
 Sections = dict[str, dict[str, Any]]
@@ -208,21 +207,25 @@ def maxtext_config(draw: random.Random) -> bytes:
 
 
 COLUMNS = {
-    "id": "a", "chip": "v5e", "topology": "2x2", "n_layers": 2, "d_model": 512, "n_heads": 4,
-    "d_ff": 1024, "vocab": 1000, "seq_len": 128, "global_batch": 16, "mesh": "fsdp=4",
-    "step_s": 0.01,
+    "id": "a", "slice.chip": "v5e", "slice.topology": "2x2", "model.layers": 2,
+    "model.embed": 512, "model.heads": 4, "model.mlp": 1024, "model.vocab": 1000,
+    "plan.seq_len": 128, "plan.global_batch": 16, "plan.mesh.fsdp": 4, "measured.step_s": 0.01,
 }  # fmt: skip
 OPTIONAL: Mapping[str, Sequence[Any]] = {
-    "n_kv_heads": (2, 4, 3), "experts": (4, 1), "experts_per_token": (2, 9), "causal": (0, 1),
-    "remat": ("none", "minimal", "custom"), "save": ("q;k", "x"), "offload": ("layer_in",),
-    "framework": ("maxtext", "jax", "lingvo"), "dtype": ("bf16", "int8", "f32", "fp8"),
-    "optimizer": ("adamw", "adafactor", "sgd"), "attention": ("flash", "dot", "flash(?)"),
-    "num_slices": (1, 2), "notes": ("", "GQA; scan off; sync"), "mesh_counts": ("chip", "device"),
-    "vocab_tiles": (1, 4), "head_dim": ("64", "128/64"), "mfu_half_causal_pct": (40, 400),
+    "model.kv_heads": (2, 4, 3), "model.experts": (4, 1), "model.experts_per_token": (2, 9),
+    "model.kind": ("encoder", "decoder"), "model.head_dim": (64, "128/64"),
+    "model.name": ("llama3.1-8b", "mine", "resnet-50"), "model.architecture": ("resnet", "x"),
+    "plan.remat": ("none", "minimal", "custom"), "plan.save": ("['q', 'k']", "x", "[1]"),
+    "plan.offload": ("['layer_in']",), "plan.matmul_dtype": ("bf16", "int8", "f32", "fp8"),
+    "plan.optimizer": ("adam", "adafactor", "sgd"), "plan.mesh": ("{ fsdp = 4 }", "4"),
+    "plan.mesh.tensor": (1, 2), "plan.vocab_tiles": (1, 4), "slice.num_slices": (1, 2),
+    "measured.framework": ("maxtext", "jax", "lingvo"), "measured.mfu_pct": (40, 400),
+    "measured.assumed": ("['plan.remat']", "plan.remat"), "measured.note": ("", "true", "a; b"),
+    "measured.confidence": ("A", "D"), "measured.hbm_gib": (1e-9, 12.5), "wandb": ("x",),
 }  # fmt: skip
 CELLS = (
     *("", "-1", "0", "1e400", "nan", "inf", "1e290", "x", "=1+1", "1,5", '"', "\x1b[2J", "4x4x4"),
-    *("fsdp=0", "fsdp=4;tensor=", "fsdp=4;fsdp=4", "999999999", "9" * 40, "é" * 300, "None"),
+    *("{ a = 1 }", "[[1]]", "2026-08-04", "true", "999999999", "9" * 40, "é" * 300, "None"),
 )
 
 

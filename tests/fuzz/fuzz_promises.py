@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from commands import run
+from compiler_parts import HloParser
 from fuzz_inputs import BASES
 from fuzz_values import toml_text
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
-from tpusim.cli.main import run
-from tpusim.compiler.hlo.parser_process import HloParser
-from tpusim.report.result_json import document
+from tpusim.base import TpusimError
+from tpusim.report import document
 
 MOST_CPU_S = 20
 MOST_WALL_S = 120

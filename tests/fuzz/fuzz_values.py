@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from inputs import FIELDS, VARIED, OrNone
+
 from tpusim.base.value_checks import choices_of
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.plan import PLAN_KEYS, Plan
-from tpusim.runfile.schema import FIELDS, VARIED, OrNone
 
 MESHES: Sequence[Mapping[str, int]] = (
     {"fsdp": 4}, {"data": 2, "fsdp": 2}, {"fsdp": 2, "tensor": 2}, {"tensor": 4}, {"data": 4},

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from commands import said
+from inputs import FIELDS
 from unit.test_layering import ROWS
 
 import tpusim as ts
 from tpusim.runfile import read_run, read_search, read_sweep
-from tpusim.runfile.schema import FIELDS
 from tpusim.searches.request import SearchRequest
 from tpusim.sweeps import candidates
 

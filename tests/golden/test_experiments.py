@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.units import format_seconds
+from tpusim.base import format_seconds
 from tpusim.report.figures.breakdown import breakdown_title
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 

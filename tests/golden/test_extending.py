@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from inputs import read_families
+from reports import FIGURES
 
 import tpusim as ts
-from tpusim.models.hf import from_hf, recognise
-from tpusim.models.hf.families import read_families
+from tpusim.models import from_hf
+from tpusim.models.hf import recognise
 from tpusim.network import ALGORITHMS
-from tpusim.report.figures.registry import FIGURES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text("utf-8")

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from tpusim.cli.main import run
+from commands import run
 
 HERE = Path(__file__).parent
 RUN = HERE.parents[1] / "experiments" / "bert_480b" / "run.toml"

@@ -15,6 +15,14 @@ import pytest
 from extent import seeds
 from hlo import DATA
 from replays import called_replay, small_replay
+from reports import (
+    COUNTER_COLUMNS,
+    OPS_THREAD,
+    SLOT_THREAD,
+    core_slices,
+    resource_name,
+    stream_tracks,
+)
 from test_any_plan import (
     Case,
     context_plan,
@@ -32,16 +40,12 @@ from test_device_classes import random_slow
 from test_pipelines import CASES, piped
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.costs import CORE, ON_HOST
 from tpusim.engine.journal import repeat_count
 from tpusim.hardware import Slice
 from tpusim.report import document, pipeline_data, timeline_data, trace, utilisation_data
-from tpusim.report.figures.utilisation import resource_name
-from tpusim.report.step_trace import COUNTER_COLUMNS, OPS_THREAD, SLOT_THREAD
-from tpusim.report.track_slices import core_slices, stream_tracks
-from tpusim.results import PICO, Result, limits
-from tpusim.results.result import BUBBLE_LABEL, COMPUTE_LABELS, breakdown_ps, core_ps
+from tpusim.results import BUBBLE_LABEL, COMPUTE_LABELS, PICO, Result, breakdown_ps, core_ps, limits
 from tpusim.simulation import simulate
 
 

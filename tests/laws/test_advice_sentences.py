@@ -12,7 +12,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.results import Advice, Change, ChangeKind, Fit, PlanResult
-from tpusim.runfile.read_run import changed_plan
+from tpusim.runfile import changed_plan
 from tpusim.simulation import simulate
 
 MOST = 10

@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 import pytest
 from extent import seeds
+from reports import memory_levels
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.report.track_slices import memory_levels
-from tpusim.results.result import Result, breakdown_ps
+from tpusim.results import Result, breakdown_ps
 from tpusim.simulation import simulate
 
 PODS = (

@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 import pytest
 from extent import sample, seeds
+from many_plans import Rests
 from test_any_plan import (
     PODS,
     Case,
@@ -24,14 +25,12 @@ from test_any_plan import (
     tiled_plan,
 )
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.bounds import PlanArrays, bound, bounds
-from tpusim.bounds.bodies import Rests
 from tpusim.bounds.footprints import Footprints, least_seconds
 from tpusim.bounds.groups import GroupAnswers
 from tpusim.bounds.placed_bounds import columns_of, placed_seconds
-from tpusim.costs.collective import route_seconds
-from tpusim.costs.route import route
+from tpusim.costs import route, route_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.network import ALGORITHMS as NETWORK_ALGORITHMS

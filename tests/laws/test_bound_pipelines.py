@@ -8,18 +8,17 @@ from statistics import median
 import numpy as np
 import pytest
 from extent import seeds
+from many_plans import LoopSeconds, StepParts
 from test_any_plan import Case
 from test_bound import pipelined_plan
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.bounds import PlanArrays, bound, bounds
-from tpusim.bounds.bodies import LoopSeconds, StepParts
 from tpusim.bounds.pipeline import LayerLoops, pipelined_seconds
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan, make_schedule
-from tpusim.program import PassKind
-from tpusim.program.pipeline_schedule import Slot, slot_times
+from tpusim.program import PassKind, Slot, slot_times
 from tpusim.simulation import simulate
 
 BLOCK = 15

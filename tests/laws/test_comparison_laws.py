@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 from extent import seeds
+from reports import read_step, step_of
 from test_any_plan import PODS, SEVERAL, random_model, random_plan
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.hardware import Slice
 from tpusim.report import compare, document, waterfall_data
-from tpusim.report.compared_step import read_step, step_of
-from tpusim.results import PICO, Result, with_sorted_axes
-from tpusim.results.result import breakdown_ps
+from tpusim.results import PICO, Result, breakdown_ps, with_sorted_axes
 from tpusim.simulation import simulate
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from conv_nets import ConvNet, conv_plan, conv_program, partitioned, sizes
 from extent import seeds
+from lowered import flops_of, work_of
 
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.graph import Convolution, Pointwise, Pool
 from tpusim.hardware import Slice, placements
-from tpusim.lowering.op_work import flops_of, work_of
 from tpusim.partition import CollectiveNode, ComputeNode, Purpose, body_nodes
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Program, walk_ops

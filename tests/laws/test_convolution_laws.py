@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import convolution_seconds, is_depthwise, useful_share
 from tpusim.hardware import load_chip
 from tpusim.program import ConvolutionWork, convolution_work, rearrangements

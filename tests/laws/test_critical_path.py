@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from accounts import LaneBounds, LaneMachine
 from extent import sample, seeds
 from random_programs import Generator
 from test_any_plan import PODS, SEVERAL, random_model, random_plan
@@ -15,10 +16,8 @@ from tpusim.engine import run
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.results import Limit, Result, limits
+from tpusim.results import Limit, Result, core_ps, limits
 from tpusim.results.critical_path import lane_path, tasks_by_name
-from tpusim.results.resources import LaneBounds, LaneMachine
-from tpusim.results.result import core_ps
 from tpusim.simulation import simulate
 
 

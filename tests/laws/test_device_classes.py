@@ -11,10 +11,10 @@ import pytest
 from extent import seeds
 from test_any_plan import random_model, random_plan
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.engine import Timeline
 from tpusim.hardware import Slice
-from tpusim.results.result import breakdown_ps
+from tpusim.results import breakdown_ps
 from tpusim.simulation import simulate
 
 PODS = (

@@ -11,8 +11,7 @@ from extent import seeds
 from plans import any_program_of, flat, partitioned_of, plan_of, sizes_of, small
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.hardware import Slice
 from tpusim.lowering import on_chip_buffers
 from tpusim.lowering.passes import fuse_collectives, merge_gradients

@@ -7,19 +7,19 @@ from math import prod
 from typing import Any
 
 import pytest
+from accounts import total_flops
 from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import any_program_of, comms, flat, graph_of, partitioned_of, plan_of, sizes_of, small
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.graph import POLICIES
 from tpusim.hardware import Slice, placements
 from tpusim.models import Transformer
-from tpusim.partition.partitioned_graph import Purpose
+from tpusim.partition import Purpose
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Program
-from tpusim.results.totals import total_flops
 from tpusim.simulation import simulate
 
 PODS = {1: "1x1x1", 4: "2x2x1", 8: "2x2x2", 16: "2x2x4"}

@@ -9,18 +9,18 @@ from fractions import Fraction
 from math import prod
 
 import pytest
+from accounts import total_flops
 from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from lowered import work_of
 from plans import any_program_of, calcs, flat, graph_of, partitioned_of, plan_of, sizes_of, small
 
 from tpusim.graph import POLICIES, Remat, training_step
 from tpusim.hardware import Slice
-from tpusim.lowering.op_work import work_of
 from tpusim.models import Architecture, EncoderDecoder, Gnmt, JointTransformer, Transformer
 from tpusim.plan import Plan
 from tpusim.program import AttentionWork, Compute, Flops, MatmulWork, Program, Work
-from tpusim.results.totals import total_flops
 
 PODS = {8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
 

@@ -5,8 +5,7 @@ from extent import sample
 from plans import flat, lowered_forward, plan_of
 
 from tpusim import models
-from tpusim.base.errors import ModelError, PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import ModelError, Phase, PlanError
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.frames import choices_of

@@ -8,19 +8,18 @@ import pytest
 from extent import examples, seeds
 from hypothesis import given
 from hypothesis import strategies as st
+from lowered import collective_bytes
 from plans import any_program_of, comms, flat, graph_of, partitioned_of, plan_of, sizes_of, small
+from steps import planned_step
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 from test_partition_memory import run as run_memory
 
-from tpusim.base.errors import PlanError, TpusimError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError, TpusimError
 from tpusim.export.plan_to_jax import check_sayable
 from tpusim.frames import MICROBATCHES, asked_place
 from tpusim.hardware import Slice, placements
-from tpusim.lowering.op_work import collective_bytes
 from tpusim.models import Transformer
 from tpusim.partition import PartitionedGraph, Purpose, Sizes, late_reductions
-from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program
 from tpusim.results.unused_keys import unused_keys

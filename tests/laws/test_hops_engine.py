@@ -8,17 +8,15 @@ from math import prod
 from random import Random
 
 import pytest
+from engines import FlowNetwork, Lane, LaneClock, run_processes
 from extent import seeds
 from random_programs import printed
 from simpy import Environment
 
 from tpusim.costs import CostedProgram, Task
 from tpusim.engine import compile_lane, run
-from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.hop_messages import add_messages, link_rates
 from tpusim.engine.hops import HopNetwork, LinkCrossing
-from tpusim.engine.lane import Lane, run_processes
-from tpusim.engine.lane_clock import LaneClock
 from tpusim.network import CollectiveMoves, Message
 from tpusim.program import Dep, Phase
 

@@ -7,7 +7,7 @@ import pytest
 from extent import seeds
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
-from tpusim.engine.clock import picoseconds
+from tpusim.engine import picoseconds
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
 from tpusim.plan import LOOPS, Plan

@@ -5,16 +5,11 @@ from fractions import Fraction
 from math import prod
 
 import pytest
+from accounts import total_flops
 
 import tpusim as ts
-from tpusim.models import Architecture
-from tpusim.models.detectors import MaskRCNN
-from tpusim.models.diffusion_unet import DiffusionUNet
-from tpusim.models.metnet2 import MetNet2
-from tpusim.models.resnet import ResNet
-from tpusim.models.unet3d import UNet3d
+from tpusim.models import Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
 from tpusim.program import Compute, ConvolutionWork, Flops, MatmulWork, Program, Work, walk_ops
-from tpusim.results.totals import total_flops
 
 MODELS: tuple[Architecture, ...] = (
     ResNet(name="resnet", blocks=(2, 1, 1, 1), image=64, space_to_depth=True),

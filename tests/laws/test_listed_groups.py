@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torus import link_loads, run_loads, shortest_moves
 from toruses import loads_of, places, topologies, torus
 
 from tpusim.costs import CollectiveRoute, listed_route, route
 from tpusim.hardware import DIE, ListedGroups, Span, Topology
 from tpusim.network import groups, listed_loads, listed_messages, on_torus, one_chain
-from tpusim.network.paths import link_loads, run_loads, shortest_moves
 from tpusim.program import CollectiveKind as Kind
 
 Chips = NDArray[np.intp]

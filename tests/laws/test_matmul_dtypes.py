@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from plans import any_program_of, flat, plan_of, small
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.costs import matmul_seconds
 from tpusim.hardware import Slice, load_chip
 from tpusim.plan import Plan

@@ -4,17 +4,18 @@ import random
 from functools import cache
 
 import pytest
+from accounts import FRAGMENTATION_LABEL
 from extent import seeds
 from plans import flat, loop, plan_of, small
 from test_any_plan import PODS, SEVERAL
 from test_offload_laws import ONE, drawn, with_pcie
 from test_partition_memory import run as in_order
 
-from tpusim.base.units import format_bytes
+from tpusim.base import format_bytes
 from tpusim.hardware import Slice
 from tpusim.program import Compute
 from tpusim.report import memory_data
-from tpusim.results.result import FRAGMENTATION_LABEL, Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 SEEDS = seeds(24)

@@ -8,12 +8,12 @@ import pytest
 from extent import seeds
 from test_any_plan import PODS, SEVERAL, random_model, random_plan
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.engine import Record
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 ONE = (("v5e", "1x1"), ("v6e", "1x1"))

@@ -6,23 +6,23 @@ from functools import cache
 from typing import Any
 
 import pytest
+from accounts import total_flops
 from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import any_program_of, flat, graph_of, loop, partitioned_of, plan_of, sizes_of, small
+from steps import partitioned_graph
 from test_partition_memory import run as run_memory
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.frames import MICROBATCHES
 from tpusim.hardware import Chip, Slice, load_chip
 from tpusim.models import Transformer
-from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program, Transfer
 from tpusim.report import timeline_data
 from tpusim.report.figures.time_windows import TimeWindow
-from tpusim.results.result import Result
-from tpusim.results.totals import total_flops
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 COUNTS = (2, 4, 8)

@@ -27,7 +27,7 @@ from tpusim.engine import NetworkMode, run
 from tpusim.hardware import Placement, Slice, Span, Topology
 from tpusim.network import Algorithm, Pattern, link_loads_of, messages, pattern
 from tpusim.program import Collective, CollectiveKind, Mode, Phase, Program
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 RATE, HOP = 45e9, 0.6e-6

@@ -16,7 +16,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.program import Program, Transfer, TransferKind
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 ANOMALY = 0.01

@@ -6,11 +6,11 @@ import pytest
 from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from lowered import buffer_bytes, padding_bytes
 from plans import any_program_of, partitioned_of, plan_of, sizes_of, small
 
 from tpusim.graph import POLICIES
 from tpusim.hardware import Slice
-from tpusim.lowering.op_work import buffer_bytes, padding_bytes
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.program import Loop, Op, Program

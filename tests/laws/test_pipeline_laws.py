@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipelines import calls_in, kinds, lane_of, lanes_of, simulated, slots_in
 
 from tpusim.engine import StalledError, Timeline, run
-from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.plan import make_schedule
 from tpusim.program import Call, Schedule, slot_times
 
 

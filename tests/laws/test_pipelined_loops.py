@@ -10,11 +10,10 @@ import pytest
 from extent import sample
 from plans import flat, small
 
-from tpusim.base.errors import PlanError
-from tpusim.export.plan_to_jax import export_jax
+from tpusim.base import PlanError
+from tpusim.export import export_jax
 from tpusim.hardware import Slice
-from tpusim.models import Architecture, EncoderDecoder, MoE, TwoTowers, VisionTransformer
-from tpusim.models.two_towers import TextTower
+from tpusim.models import Architecture, EncoderDecoder, MoE, TextTower, TwoTowers, VisionTransformer
 from tpusim.plan import Plan
 from tpusim.program import Call, Collective, Compute, Loop, Program
 from tpusim.report import pipeline_data

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from extent import sample
 from plans import plan_of, small
+from reports import render_files
+from steps import PlacementCandidate, StepOnPlacements, planned_step
 
 from tpusim.engine import Timeline
 from tpusim.hardware import Slice, candidates, load_chip
 from tpusim.models import Transformer
-from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
 from tpusim.program import Call, walk_ops
-from tpusim.report.report_files import render_files
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
-from tpusim.simulation.placement_search import PlacementCandidate, StepOnPlacements
 
 POD = Slice("v5e", "4x4")
 STAGES, MICROBATCHES = 4, 8

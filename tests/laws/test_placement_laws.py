@@ -4,17 +4,15 @@ import random
 
 import pytest
 from extent import seeds
+from steps import PlacementCandidate, StepOnPlacements, planned_step
 from test_any_plan import random_model, random_plan
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.engine import CodeRun
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
-from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
-from tpusim.simulation import simulate
-from tpusim.simulation.explain import explain_placement
-from tpusim.simulation.placement_search import PlacementCandidate, StepOnPlacements
+from tpusim.simulation import explain_placement, simulate
 
 PODS = (
     ("v4", "4x4x8", 1), ("v5p", "4x4x4", 1), ("v5e", "8x16", 1), ("v6e", "16x16", 1),

@@ -6,16 +6,16 @@ from itertools import pairwise
 from math import prod
 
 import pytest
+from accounts import total_flops
 from extent import seeds
 from plans import any_program_of, flat, plan_of, small
 from test_microbatches import taken
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.graph import POLICIES, Graph, Op, Remat, Scan, executed_flops, training_step, walk
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.program import Compute, Program
-from tpusim.results.totals import total_flops
 
 KERNEL = ("q_kernel", "k_kernel", "v_kernel")
 """What one operation copies for the attention kernel: without one of them it runs for all."""

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accounts import total_flops
 from extent import sample
 from hlo import DATA
+from reports import render_files
 
 import tpusim as ts
 from tpusim.program import Collective, Compute, walk_ops
-from tpusim.report.report_files import render_files
-from tpusim.results.lines import explain_lines
-from tpusim.results.replay_result import ReplayResult
-from tpusim.results.totals import total_flops
+from tpusim.results import ReplayResult, explain_lines
 
 MANIFEST: dict[str, dict[str, Any]] = json.loads((DATA / "manifest.json").read_text("utf-8"))
 FILES = MANIFEST["files"]

@@ -12,6 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from extent import seeds
+from reports import (
+    TrackSlice,
+    core_slices,
+    link_loads,
+    link_volumes,
+    memory_levels,
+    resource_name,
+    resource_rows,
+    stream_tracks,
+    torus_panels,
+)
 from test_any_plan import PODS, random_model, random_plan
 
 from tpusim.costs import cost_program
@@ -27,13 +38,7 @@ from tpusim.report import (
     trace,
     utilisation_data,
 )
-from tpusim.report.figures.torus_panels import torus_panels
-from tpusim.report.figures.utilisation import resource_name
-from tpusim.report.html.resource_use import resource_rows
-from tpusim.report.link_traffic import link_loads, link_volumes
-from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
-from tpusim.results import LEAST_SHOWN, PlanResult
-from tpusim.results.result import COMPUTE_LABELS, EXPOSED, PICO, Result, core_ps
+from tpusim.results import COMPUTE_LABELS, EXPOSED, LEAST_SHOWN, PICO, PlanResult, Result, core_ps
 from tpusim.simulation import simulate
 
 SEEDS = seeds(40)

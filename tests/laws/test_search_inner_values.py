@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from extent import seeds
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.bounds import bounds
 from tpusim.hardware import Slice
 from tpusim.models import Transformer

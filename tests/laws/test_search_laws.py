@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from extent import sample, thorough
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from extent import seeds
+from steps import StepOnPlacements, partitioned_graph, planned_graph, planned_step
 from test_any_plan import (
     Case,
     context_plan,
@@ -20,7 +21,7 @@ from test_any_plan import (
 )
 from test_bound import pipelined_plan
 
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.costs import cost_programs
 from tpusim.engine import LaneCode, compile_lane
 from tpusim.frames import asked_place
@@ -28,12 +29,10 @@ from tpusim.hardware import Slice, candidates, format_shape, legal_shapes
 from tpusim.lowering import dependencies, fused_results, record_passes
 from tpusim.models import Transformer
 from tpusim.partition import gspmd
-from tpusim.pipeline.planned_step import partitioned_graph, planned_graph, planned_step
 from tpusim.plan import Plan
 from tpusim.simulation import simulate
 from tpusim.simulation.loads import core_ps
 from tpusim.simulation.placed_code import ExchangedCode
-from tpusim.simulation.placement_search import StepOnPlacements
 
 KINDS = (
     plain_plan, expert_plan, latent_plan, context_plan, plan_across_slices, quantised_plan,

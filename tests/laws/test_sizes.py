@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from extent import thorough
+from lowered import buffer_bytes, flops_of, padding_bytes, work_of
 from plans import calcs, comms, graph_of, partitioned_of, payload, plan_of, sizes_of, small
 
 from tpusim.frames import updates_of
 from tpusim.frames.optimizer import moment_elements
-from tpusim.lowering.op_work import buffer_bytes, flops_of, padding_bytes, work_of
 from tpusim.models import Transformer
-from tpusim.partition import PartitionedGraph, Sizes
-from tpusim.partition.layout import LocalShape
+from tpusim.partition import LocalShape, PartitionedGraph, Sizes
 from tpusim.plan import Plan
 from tpusim.program import Flops, Work
 

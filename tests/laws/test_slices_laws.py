@@ -8,13 +8,13 @@ from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import any_program_of, flat, partitioned_of, plan_of, small
+from reports import memory_levels
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.program import Barrier, Collective, CollectiveKind, Flops, Program, dumps, loads
-from tpusim.report.track_slices import memory_levels
-from tpusim.results.result import breakdown_ps
+from tpusim.results import breakdown_ps
 from tpusim.simulation import simulate
 
 CHIPS, BATCH = 16, 32

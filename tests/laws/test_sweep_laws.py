@@ -4,13 +4,12 @@ import random
 
 import pytest
 from extent import seeds
+from many_plans import RESULT_NUMBERS, breakdown_labels, simulate_chunk, sweep_columns, sweep_frame
 from pandas import DataFrame, concat
 from test_any_plan import random_model, random_plan, random_rules
 
 from tpusim.hardware import Slice
 from tpusim.sweeps import Space, candidates, sweep
-from tpusim.sweeps.frame import sweep_columns, sweep_frame
-from tpusim.sweeps.rows import RESULT_NUMBERS, breakdown_labels, simulate_chunk
 
 PODS = (("v4", "2x2x4", 1), ("v5e", "4x4", 1), ("v5e", "4x4", 2), ("7x", "2x2x2", 1))
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from plans import flat, program_of
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
 from tpusim.plan import Plan

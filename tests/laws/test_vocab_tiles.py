@@ -6,13 +6,13 @@ from functools import cache
 import pytest
 from plans import any_program_of, calcs, flat, graph_of, loop, partitioned_of, plan_of, small
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.graph import VOCAB_TILES
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Compute, MatmulWork, Op, Program
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 COUNTS = (2, 4, 16)

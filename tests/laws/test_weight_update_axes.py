@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from plans import any_program_of, flat, partitioned_of, plan_of, sizes_of, small
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.frames import MICROBATCHES
 from tpusim.hardware import Slice
 from tpusim.models import TextTower, Transformer, TwoTowers, VisionTransformer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import tpusim as ts
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "experiments" / "compiled_memory"

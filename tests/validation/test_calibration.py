@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from calibration import FOLDER, module
+from validated import simulate_run
 
 from tpusim.hardware import load_chip
-from tpusim.validation.outcome import simulate_run
 
 constants, errors, tables, ablation, estimates = (
     module(name)

@@ -6,6 +6,7 @@ experiments/compiled_memory says how they were compiled; compiled_memory.py, wha
 import re
 
 import pytest
+from accounts import to_host_bytes
 from compiled_memory import (
     FOLDER,
     GIB,
@@ -19,7 +20,6 @@ from compiled_memory import (
 )
 
 import tpusim as ts
-from tpusim.results.totals import to_host_bytes
 
 NAMES = list(reports())
 

@@ -5,11 +5,11 @@ from statistics import median
 
 import pytest
 from bounds import LARGEST_ERROR, MEASURED
+from commands import run
+from inputs import FIELDS
 
 import tpusim as ts
-from tpusim.cli.main import run
 from tpusim.results import Fit
-from tpusim.runfile.schema import FIELDS
 from tpusim.validation import Validation, measured_runs, validate
 
 

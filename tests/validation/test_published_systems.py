@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 ONE_POD = ("slice.num_slices=1", "plan.mesh.dcn_data=1", "plan.global_batch=1024")

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 import tpusim as ts
-from tpusim.results.replay_result import ReplayResult
+from tpusim.results import ReplayResult
 from tpusim.validation import measured_runs
 
 pytest.importorskip("jaxlib.xla_client")

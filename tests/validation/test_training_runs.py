@@ -21,14 +21,13 @@ from bounds import (
     todays_sizes,
 )
 from moved import moved_table
+from reports import predicted_measured_title
+from validated import points, renewed, residual_rows
 
 from tpusim.accuracy import residuals
 from tpusim.hardware import load_chip
-from tpusim.report.figures.predicted_measured import predicted_measured_title
 from tpusim.results import Fit
 from tpusim.validation import RunOutcome, Validation, validate
-from tpusim.validation.error_table import points, renewed
-from tpusim.validation.residual_table import residual_rows
 
 ROOT = Path(__file__).parents[2]
 

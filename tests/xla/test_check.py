@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import compilers
+from commands import compilers, run
 
 import tpusim as ts
-from tpusim.cli.main import run
 
 pytestmark = [
     pytest.mark.xla,

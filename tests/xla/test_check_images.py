@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.compiler_check.plan_check import check
-from tpusim.models import Architecture
-from tpusim.models.diffusion_unet import DiffusionUNet
-from tpusim.models.resnet import ResNet
+from tpusim.compiler_check import check
+from tpusim.models import Architecture, DiffusionUNet, ResNet
 
 pytestmark = [
     pytest.mark.xla,

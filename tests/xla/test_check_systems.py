@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.compiler_check.plan_check import check
+from tpusim.compiler_check import check
 from tpusim.models import (
     Architecture,
     Conformer,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
+from tpusim.base import CompileError
 from tpusim.compiler import compile_apart
 
 pytestmark = [

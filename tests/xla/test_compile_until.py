@@ -12,7 +12,7 @@ import pytest
 from commands import compilers
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
+from tpusim.base import CompileError
 from tpusim.compiler import Compiled
 
 pytestmark = [

@@ -11,14 +11,14 @@ if not find_spec("jax"):
 
 import jax
 import jax.numpy as jnp
+from compiler_parts import lowered_flops
 from jax import export, lax
 from jax.sharding import PartitionSpec as P
 
 import tpusim as ts
-from tpusim.base.errors import CompileError, FileError
+from tpusim.base import CompileError, FileError
 from tpusim.cli.program_commands import compile_ as compile_file
 from tpusim.compiler.exported import mesh_of, read_program, wrap_stablehlo
-from tpusim.compiler.flops import lowered_flops
 
 MESH = {"fsdp": 2, "tensor": 2}
 LAYERS, WIDTH, ROWS = 3, 256, 512

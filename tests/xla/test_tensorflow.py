@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
-from tpusim.base.phase import Phase
-from tpusim.results.resources import operations_by_name
+from tpusim.base import CompileError, Phase
+from tpusim.results import operations_by_name
 
 pytestmark = [
     pytest.mark.tensorflow,

@@ -5,10 +5,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from compiler_parts import lowered_flops
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
-from tpusim.compiler.flops import lowered_flops
+from tpusim.base import CompileError
 
 pytestmark = [
     pytest.mark.torch,

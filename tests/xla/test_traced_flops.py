@@ -10,9 +10,8 @@ if not find_spec("jax"):
 
 import jax
 import jax.numpy as jnp
+from compiler_parts import lowered_flops
 from jax import lax
-
-from tpusim.compiler.flops import lowered_flops
 
 ROWS, WIDTH, LAYERS = 32, 16, 5
 ONE = 2 * ROWS * WIDTH * WIDTH

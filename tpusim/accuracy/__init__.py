@@ -1,33 +1,17 @@
 """How far off a prediction may be: the errors on measured runs that are like it."""
 
-from tpusim.accuracy.error_range import COVERAGE, ErrorRange
-from tpusim.accuracy.measured_errors import (
-    BANDWIDTHS,
-    Bandwidths,
-    MeasuredErrors,
-    best_bandwidths,
-    expected_range,
-    interval_score,
-    left_out_by,
-    measured_errors,
-)
-from tpusim.accuracy.residuals import Residual, read_residuals, residuals, residuals_text
-from tpusim.accuracy.run_features import RunFeatures
-
-__all__ = [
-    "BANDWIDTHS",
-    "COVERAGE",
-    "Bandwidths",
-    "ErrorRange",
-    "MeasuredErrors",
-    "Residual",
-    "RunFeatures",
-    "best_bandwidths",
-    "expected_range",
-    "interval_score",
-    "left_out_by",
-    "measured_errors",
-    "read_residuals",
-    "residuals",
-    "residuals_text",
-]
+from tpusim.accuracy.error_range import COVERAGE as COVERAGE
+from tpusim.accuracy.error_range import ErrorRange as ErrorRange
+from tpusim.accuracy.measured_errors import BANDWIDTHS as BANDWIDTHS
+from tpusim.accuracy.measured_errors import Bandwidths as Bandwidths
+from tpusim.accuracy.measured_errors import MeasuredErrors as MeasuredErrors
+from tpusim.accuracy.measured_errors import best_bandwidths as best_bandwidths
+from tpusim.accuracy.measured_errors import expected_range as expected_range
+from tpusim.accuracy.measured_errors import interval_score as interval_score
+from tpusim.accuracy.measured_errors import left_out_by as left_out_by
+from tpusim.accuracy.measured_errors import measured_errors as measured_errors
+from tpusim.accuracy.residuals import Residual as Residual
+from tpusim.accuracy.residuals import read_residuals as read_residuals
+from tpusim.accuracy.residuals import residuals as residuals
+from tpusim.accuracy.residuals import residuals_text as residuals_text
+from tpusim.accuracy.run_features import RunFeatures as RunFeatures

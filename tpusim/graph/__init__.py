@@ -1,113 +1,66 @@
 """Models as operations over named dimensions, their backward pass, and rematerialisation."""
 
-from tpusim.graph.attention import Attention
-from tpusim.graph.backward import training_step
-from tpusim.graph.contractions import Einsum
-from tpusim.graph.convolution import Convolution, Pool, WindowsRead
-from tpusim.graph.forward_pass import forward_pass
-from tpusim.graph.function import ADD, COPY, PARTS, REPEAT, Function, function
-from tpusim.graph.gather import Gather, Scatter
-from tpusim.graph.graph import LOSS, Graph, Parameter, executed_flops, model_flops, walk
-from tpusim.graph.layer_row import LayerRow, layer_count, layer_row
-from tpusim.graph.matrices import Matrix, layer_matrices
-from tpusim.graph.model_parts import (
-    ModelPart,
-    Tiling,
-    chunk_of_model,
-    joint_of_model,
-    part_of_model,
-    split_part_of_model,
-)
-from tpusim.graph.ops import Op, Scan
-from tpusim.graph.pointwise import Pointwise
-from tpusim.graph.remat import LAYER_IN, POLICIES, Remat
-from tpusim.graph.repeat_heads import COPIES, NARROW, with_repeated_keys
-from tpusim.graph.reshape import Reshape
-from tpusim.graph.state import StateUpdate
-from tpusim.graph.tensor import (
-    COMPUTE,
-    INPUT,
-    KEYS,
-    PART_DOT,
-    STORED,
-    DimSizes,
-    Tensor,
-    TensorRole,
-    is_sequence,
-    part_of,
-    plain_dim,
-    renamed,
-    union_dims,
-    whole_dim,
-)
-from tpusim.graph.tiled_loss import TILE, VOCAB_TILES, with_tiled_loss
-from tpusim.graph.token_routing import TokenRouting
-from tpusim.graph.window import ConvolutionWindow, Padding
-from tpusim.graph.writer import GraphWriter
-
-__all__ = [
-    "ADD",
-    "COMPUTE",
-    "COPIES",
-    "COPY",
-    "INPUT",
-    "KEYS",
-    "LAYER_IN",
-    "LOSS",
-    "NARROW",
-    "PARTS",
-    "PART_DOT",
-    "POLICIES",
-    "REPEAT",
-    "STORED",
-    "TILE",
-    "VOCAB_TILES",
-    "Attention",
-    "Convolution",
-    "ConvolutionWindow",
-    "DimSizes",
-    "Einsum",
-    "Function",
-    "Gather",
-    "Graph",
-    "GraphWriter",
-    "LayerRow",
-    "Matrix",
-    "ModelPart",
-    "Op",
-    "Padding",
-    "Parameter",
-    "Pointwise",
-    "Pool",
-    "Remat",
-    "Reshape",
-    "Scan",
-    "Scatter",
-    "StateUpdate",
-    "Tensor",
-    "TensorRole",
-    "Tiling",
-    "TokenRouting",
-    "WindowsRead",
-    "chunk_of_model",
-    "executed_flops",
-    "forward_pass",
-    "function",
-    "is_sequence",
-    "joint_of_model",
-    "layer_count",
-    "layer_matrices",
-    "layer_row",
-    "model_flops",
-    "part_of",
-    "part_of_model",
-    "plain_dim",
-    "renamed",
-    "split_part_of_model",
-    "training_step",
-    "union_dims",
-    "walk",
-    "whole_dim",
-    "with_repeated_keys",
-    "with_tiled_loss",
-]
+from tpusim.graph.attention import Attention as Attention
+from tpusim.graph.backward import training_step as training_step
+from tpusim.graph.contractions import Einsum as Einsum
+from tpusim.graph.convolution import Convolution as Convolution
+from tpusim.graph.convolution import Pool as Pool
+from tpusim.graph.convolution import WindowsRead as WindowsRead
+from tpusim.graph.forward_pass import forward_pass as forward_pass
+from tpusim.graph.function import ADD as ADD
+from tpusim.graph.function import COPY as COPY
+from tpusim.graph.function import PARTS as PARTS
+from tpusim.graph.function import REPEAT as REPEAT
+from tpusim.graph.function import Function as Function
+from tpusim.graph.function import function as function
+from tpusim.graph.gather import Gather as Gather
+from tpusim.graph.gather import Scatter as Scatter
+from tpusim.graph.graph import LOSS as LOSS
+from tpusim.graph.graph import Graph as Graph
+from tpusim.graph.graph import Parameter as Parameter
+from tpusim.graph.graph import executed_flops as executed_flops
+from tpusim.graph.graph import model_flops as model_flops
+from tpusim.graph.graph import walk as walk
+from tpusim.graph.layer_row import LayerRow as LayerRow
+from tpusim.graph.layer_row import layer_count as layer_count
+from tpusim.graph.layer_row import layer_row as layer_row
+from tpusim.graph.matrices import Matrix as Matrix
+from tpusim.graph.matrices import layer_matrices as layer_matrices
+from tpusim.graph.model_parts import ModelPart as ModelPart
+from tpusim.graph.model_parts import Tiling as Tiling
+from tpusim.graph.model_parts import chunk_of_model as chunk_of_model
+from tpusim.graph.model_parts import joint_of_model as joint_of_model
+from tpusim.graph.model_parts import part_of_model as part_of_model
+from tpusim.graph.model_parts import split_part_of_model as split_part_of_model
+from tpusim.graph.ops import Op as Op
+from tpusim.graph.ops import Scan as Scan
+from tpusim.graph.pointwise import Pointwise as Pointwise
+from tpusim.graph.remat import LAYER_IN as LAYER_IN
+from tpusim.graph.remat import POLICIES as POLICIES
+from tpusim.graph.remat import Remat as Remat
+from tpusim.graph.repeat_heads import COPIES as COPIES
+from tpusim.graph.repeat_heads import NARROW as NARROW
+from tpusim.graph.repeat_heads import with_repeated_keys as with_repeated_keys
+from tpusim.graph.reshape import Reshape as Reshape
+from tpusim.graph.state import StateUpdate as StateUpdate
+from tpusim.graph.tensor import COMPUTE as COMPUTE
+from tpusim.graph.tensor import INPUT as INPUT
+from tpusim.graph.tensor import KEYS as KEYS
+from tpusim.graph.tensor import PART_DOT as PART_DOT
+from tpusim.graph.tensor import STORED as STORED
+from tpusim.graph.tensor import DimSizes as DimSizes
+from tpusim.graph.tensor import Tensor as Tensor
+from tpusim.graph.tensor import TensorRole as TensorRole
+from tpusim.graph.tensor import is_sequence as is_sequence
+from tpusim.graph.tensor import part_of as part_of
+from tpusim.graph.tensor import plain_dim as plain_dim
+from tpusim.graph.tensor import renamed as renamed
+from tpusim.graph.tensor import union_dims as union_dims
+from tpusim.graph.tensor import whole_dim as whole_dim
+from tpusim.graph.tiled_loss import TILE as TILE
+from tpusim.graph.tiled_loss import VOCAB_TILES as VOCAB_TILES
+from tpusim.graph.tiled_loss import with_tiled_loss as with_tiled_loss
+from tpusim.graph.token_routing import TokenRouting as TokenRouting
+from tpusim.graph.window import ConvolutionWindow as ConvolutionWindow
+from tpusim.graph.window import Padding as Padding
+from tpusim.graph.writer import GraphWriter as GraphWriter

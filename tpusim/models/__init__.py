@@ -1,70 +1,38 @@
 """Models: builders of graphs, published dimensions and Hugging Face configs."""
 
-from tpusim.models.architecture import Architecture, GraphChoices
-from tpusim.models.bert import Bert
-from tpusim.models.conformer import Conformer
-from tpusim.models.detectors import SSD, MaskRCNN
-from tpusim.models.diffusion_unet import DiffusionUNet
-from tpusim.models.encoder_decoder import EncoderDecoder
-from tpusim.models.evolved_transformer import EvolvedTransformer
-from tpusim.models.hf import from_hf, hf_architecture, hf_dimensions, hf_notes
-from tpusim.models.joint_transformer import JointTransformer
-from tpusim.models.metnet2 import MetNet2
-from tpusim.models.mlp_mixer import MlpMixer
-from tpusim.models.model_keys import MODEL_KEYS
-from tpusim.models.pieces import ExpertRouting, Latent, LossForm, MoE
-from tpusim.models.recurrent import Gnmt
-from tpusim.models.resnet import ResNet
-from tpusim.models.self_attention import SelfAttention
-from tpusim.models.transformer import Transformer
-from tpusim.models.two_towers import TextTower, TwoTowers
-from tpusim.models.unet3d import UNet3d
-from tpusim.models.vision_transformer import VisionTransformer
-from tpusim.models.zoo import (
-    ARCHITECTURES,
-    architecture_of,
-    dimensions,
-    load,
-    names,
-    source,
-    unknown,
-)
-
-__all__ = [
-    "ARCHITECTURES",
-    "MODEL_KEYS",
-    "SSD",
-    "Architecture",
-    "Bert",
-    "Conformer",
-    "DiffusionUNet",
-    "EncoderDecoder",
-    "EvolvedTransformer",
-    "ExpertRouting",
-    "Gnmt",
-    "GraphChoices",
-    "JointTransformer",
-    "Latent",
-    "LossForm",
-    "MaskRCNN",
-    "MetNet2",
-    "MlpMixer",
-    "MoE",
-    "ResNet",
-    "SelfAttention",
-    "TextTower",
-    "Transformer",
-    "TwoTowers",
-    "UNet3d",
-    "VisionTransformer",
-    "architecture_of",
-    "dimensions",
-    "from_hf",
-    "hf_architecture",
-    "hf_dimensions",
-    "hf_notes",
-    "load",
-    "names",
-    "source",
-    "unknown",
-]
+from tpusim.models.architecture import Architecture as Architecture
+from tpusim.models.architecture import GraphChoices as GraphChoices
+from tpusim.models.bert import Bert as Bert
+from tpusim.models.conformer import Conformer as Conformer
+from tpusim.models.detectors import SSD as SSD
+from tpusim.models.detectors import MaskRCNN as MaskRCNN
+from tpusim.models.diffusion_unet import DiffusionUNet as DiffusionUNet
+from tpusim.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+from tpusim.models.evolved_transformer import EvolvedTransformer as EvolvedTransformer
+from tpusim.models.hf import from_hf as from_hf
+from tpusim.models.hf import hf_architecture as hf_architecture
+from tpusim.models.hf import hf_dimensions as hf_dimensions
+from tpusim.models.hf import hf_notes as hf_notes
+from tpusim.models.joint_transformer import JointTransformer as JointTransformer
+from tpusim.models.metnet2 import MetNet2 as MetNet2
+from tpusim.models.mlp_mixer import MlpMixer as MlpMixer
+from tpusim.models.model_keys import MODEL_KEYS as MODEL_KEYS
+from tpusim.models.pieces import ExpertRouting as ExpertRouting
+from tpusim.models.pieces import Latent as Latent
+from tpusim.models.pieces import LossForm as LossForm
+from tpusim.models.pieces import MoE as MoE
+from tpusim.models.recurrent import Gnmt as Gnmt
+from tpusim.models.resnet import ResNet as ResNet
+from tpusim.models.self_attention import SelfAttention as SelfAttention
+from tpusim.models.transformer import Transformer as Transformer
+from tpusim.models.two_towers import TextTower as TextTower
+from tpusim.models.two_towers import TwoTowers as TwoTowers
+from tpusim.models.unet3d import UNet3d as UNet3d
+from tpusim.models.vision_transformer import VisionTransformer as VisionTransformer
+from tpusim.models.zoo import ARCHITECTURES as ARCHITECTURES
+from tpusim.models.zoo import architecture_of as architecture_of
+from tpusim.models.zoo import dimensions as dimensions
+from tpusim.models.zoo import load as load
+from tpusim.models.zoo import names as names
+from tpusim.models.zoo import source as source
+from tpusim.models.zoo import unknown as unknown

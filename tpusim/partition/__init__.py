@@ -1,86 +1,47 @@
 """GSPMD: from a graph and a plan to a partitioned graph, whose sizes are still symbols."""
 
-from tpusim.partition.body_builder import HEADS
-from tpusim.partition.context import exchanged_by, sends_keys_round
-from tpusim.partition.epilogues import unfused
-from tpusim.partition.expert_load import buffers_of, loads
-from tpusim.partition.graph_choices import kernel_copies, loss_parts
-from tpusim.partition.gspmd import partition_graph, partition_parts
-from tpusim.partition.halo import Edge, Halo
-from tpusim.partition.late_reductions import ACCUMULATORS, late_reductions
-from tpusim.partition.layout import Layout, LocalShape, across_slices, is_across, within_slice
-from tpusim.partition.matrix_stack import MatrixStack, matrix_stack
-from tpusim.partition.partitioned_graph import (
-    STATE,
-    Buffer,
-    CollectiveNode,
-    ComputeNode,
-    LoopNode,
-    Node,
-    PartitionedGraph,
-    Purpose,
-    StoredState,
-    StoredWeight,
-    body_nodes,
-)
-from tpusim.partition.propagate import layouts
-from tpusim.partition.reshard import reshard
-from tpusim.partition.rules import (
-    ShardingRules,
-    check_batch,
-    distinct_drops,
-    idle_rules,
-    resolve_rules,
-    rule_prefixes,
-    weights_are_tiled,
-)
-from tpusim.partition.sizes import DTYPE_BYTES, Sizes
-from tpusim.partition.update_layouts import WeightUpdates, update_layouts
-
-__all__ = [
-    "ACCUMULATORS",
-    "DTYPE_BYTES",
-    "HEADS",
-    "STATE",
-    "Buffer",
-    "CollectiveNode",
-    "ComputeNode",
-    "Edge",
-    "Halo",
-    "Layout",
-    "LocalShape",
-    "LoopNode",
-    "MatrixStack",
-    "Node",
-    "PartitionedGraph",
-    "Purpose",
-    "ShardingRules",
-    "Sizes",
-    "StoredState",
-    "StoredWeight",
-    "WeightUpdates",
-    "across_slices",
-    "body_nodes",
-    "buffers_of",
-    "check_batch",
-    "distinct_drops",
-    "exchanged_by",
-    "idle_rules",
-    "is_across",
-    "kernel_copies",
-    "late_reductions",
-    "layouts",
-    "loads",
-    "loss_parts",
-    "matrix_stack",
-    "partition_graph",
-    "partition_parts",
-    "reshard",
-    "resolve_rules",
-    "rule_prefixes",
-    "sends_keys_round",
-    "unfused",
-    "update_layouts",
-    "weights_are_tiled",
-    "within_slice",
-]
+from tpusim.partition.body_builder import HEADS as HEADS
+from tpusim.partition.context import exchanged_by as exchanged_by
+from tpusim.partition.context import sends_keys_round as sends_keys_round
+from tpusim.partition.epilogues import unfused as unfused
+from tpusim.partition.expert_load import buffers_of as buffers_of
+from tpusim.partition.expert_load import loads as loads
+from tpusim.partition.graph_choices import kernel_copies as kernel_copies
+from tpusim.partition.graph_choices import loss_parts as loss_parts
+from tpusim.partition.gspmd import partition_graph as partition_graph
+from tpusim.partition.gspmd import partition_parts as partition_parts
+from tpusim.partition.halo import Edge as Edge
+from tpusim.partition.halo import Halo as Halo
+from tpusim.partition.late_reductions import ACCUMULATORS as ACCUMULATORS
+from tpusim.partition.late_reductions import late_reductions as late_reductions
+from tpusim.partition.layout import Layout as Layout
+from tpusim.partition.layout import LocalShape as LocalShape
+from tpusim.partition.layout import across_slices as across_slices
+from tpusim.partition.layout import is_across as is_across
+from tpusim.partition.layout import within_slice as within_slice
+from tpusim.partition.matrix_stack import MatrixStack as MatrixStack
+from tpusim.partition.matrix_stack import matrix_stack as matrix_stack
+from tpusim.partition.partitioned_graph import STATE as STATE
+from tpusim.partition.partitioned_graph import Buffer as Buffer
+from tpusim.partition.partitioned_graph import CollectiveNode as CollectiveNode
+from tpusim.partition.partitioned_graph import ComputeNode as ComputeNode
+from tpusim.partition.partitioned_graph import LoopNode as LoopNode
+from tpusim.partition.partitioned_graph import Node as Node
+from tpusim.partition.partitioned_graph import PartitionedGraph as PartitionedGraph
+from tpusim.partition.partitioned_graph import Purpose as Purpose
+from tpusim.partition.partitioned_graph import StoredState as StoredState
+from tpusim.partition.partitioned_graph import StoredWeight as StoredWeight
+from tpusim.partition.partitioned_graph import body_nodes as body_nodes
+from tpusim.partition.propagate import layouts as layouts
+from tpusim.partition.reshard import reshard as reshard
+from tpusim.partition.rules import ShardingRules as ShardingRules
+from tpusim.partition.rules import check_batch as check_batch
+from tpusim.partition.rules import distinct_drops as distinct_drops
+from tpusim.partition.rules import idle_rules as idle_rules
+from tpusim.partition.rules import resolve_rules as resolve_rules
+from tpusim.partition.rules import rule_prefixes as rule_prefixes
+from tpusim.partition.rules import weights_are_tiled as weights_are_tiled
+from tpusim.partition.sizes import DTYPE_BYTES as DTYPE_BYTES
+from tpusim.partition.sizes import Sizes as Sizes
+from tpusim.partition.update_layouts import WeightUpdates as WeightUpdates
+from tpusim.partition.update_layouts import update_layouts as update_layouts

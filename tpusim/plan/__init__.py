@@ -1,67 +1,46 @@
 """The plan: everything that a user decides about how a model runs on a slice."""
 
-from tpusim.plan.attention_kernel import ONE_KERNEL, TWO_KERNELS, AttentionKernel
-from tpusim.plan.axes import Axes, Rule, axes_of, check_known, check_once
-from tpusim.plan.compiler import Compiler, Style
-from tpusim.plan.context import ALL_TO_ALL, GATHER, RING, Context
-from tpusim.plan.default_rules import DEFAULT_RULES, STYLE_RULES
-from tpusim.plan.experts import DEFAULT_TILES, Experts
-from tpusim.plan.input import NO_CODEC, Input
-from tpusim.plan.input_fit import FittedInput, MeasuredStage, fit_stages
-from tpusim.plan.input_rates import COMPRESSION_RATIOS, STORED_COMPRESSED, rate_lines
-from tpusim.plan.keys import PLAN_CHOICES, PLAN_KEYS
-from tpusim.plan.numerics import MATMUL_DTYPES, WIDE_DTYPES, Numerics
-from tpusim.plan.optimizer import Optimizer
-from tpusim.plan.pipeline import CIRCULAR, STAGE_AXES, Pipeline
-from tpusim.plan.pipeline_schedules import make_schedule
-from tpusim.plan.plan import Plan
-from tpusim.plan.sharding import Sharding
-from tpusim.plan.stages import edge_plan, inner_plan, part_bounds, stage_plan
-from tpusim.plan.training import LOOPS, Training
-
-__all__ = [
-    "ALL_TO_ALL",
-    "CIRCULAR",
-    "COMPRESSION_RATIOS",
-    "DEFAULT_RULES",
-    "DEFAULT_TILES",
-    "GATHER",
-    "LOOPS",
-    "MATMUL_DTYPES",
-    "NO_CODEC",
-    "ONE_KERNEL",
-    "PLAN_CHOICES",
-    "PLAN_KEYS",
-    "RING",
-    "STAGE_AXES",
-    "STORED_COMPRESSED",
-    "STYLE_RULES",
-    "TWO_KERNELS",
-    "WIDE_DTYPES",
-    "AttentionKernel",
-    "Axes",
-    "Compiler",
-    "Context",
-    "Experts",
-    "FittedInput",
-    "Input",
-    "MeasuredStage",
-    "Numerics",
-    "Optimizer",
-    "Pipeline",
-    "Plan",
-    "Rule",
-    "Sharding",
-    "Style",
-    "Training",
-    "axes_of",
-    "check_known",
-    "check_once",
-    "edge_plan",
-    "fit_stages",
-    "inner_plan",
-    "make_schedule",
-    "part_bounds",
-    "rate_lines",
-    "stage_plan",
-]
+from tpusim.plan.attention_kernel import ONE_KERNEL as ONE_KERNEL
+from tpusim.plan.attention_kernel import TWO_KERNELS as TWO_KERNELS
+from tpusim.plan.attention_kernel import AttentionKernel as AttentionKernel
+from tpusim.plan.axes import Axes as Axes
+from tpusim.plan.axes import Rule as Rule
+from tpusim.plan.axes import axes_of as axes_of
+from tpusim.plan.axes import check_known as check_known
+from tpusim.plan.axes import check_once as check_once
+from tpusim.plan.compiler import Compiler as Compiler
+from tpusim.plan.compiler import Style as Style
+from tpusim.plan.context import ALL_TO_ALL as ALL_TO_ALL
+from tpusim.plan.context import GATHER as GATHER
+from tpusim.plan.context import RING as RING
+from tpusim.plan.context import Context as Context
+from tpusim.plan.default_rules import DEFAULT_RULES as DEFAULT_RULES
+from tpusim.plan.default_rules import STYLE_RULES as STYLE_RULES
+from tpusim.plan.experts import DEFAULT_TILES as DEFAULT_TILES
+from tpusim.plan.experts import Experts as Experts
+from tpusim.plan.input import NO_CODEC as NO_CODEC
+from tpusim.plan.input import Input as Input
+from tpusim.plan.input_fit import FittedInput as FittedInput
+from tpusim.plan.input_fit import MeasuredStage as MeasuredStage
+from tpusim.plan.input_fit import fit_stages as fit_stages
+from tpusim.plan.input_rates import COMPRESSION_RATIOS as COMPRESSION_RATIOS
+from tpusim.plan.input_rates import STORED_COMPRESSED as STORED_COMPRESSED
+from tpusim.plan.input_rates import rate_lines as rate_lines
+from tpusim.plan.keys import PLAN_CHOICES as PLAN_CHOICES
+from tpusim.plan.keys import PLAN_KEYS as PLAN_KEYS
+from tpusim.plan.numerics import MATMUL_DTYPES as MATMUL_DTYPES
+from tpusim.plan.numerics import WIDE_DTYPES as WIDE_DTYPES
+from tpusim.plan.numerics import Numerics as Numerics
+from tpusim.plan.optimizer import Optimizer as Optimizer
+from tpusim.plan.pipeline import CIRCULAR as CIRCULAR
+from tpusim.plan.pipeline import STAGE_AXES as STAGE_AXES
+from tpusim.plan.pipeline import Pipeline as Pipeline
+from tpusim.plan.pipeline_schedules import make_schedule as make_schedule
+from tpusim.plan.plan import Plan as Plan
+from tpusim.plan.sharding import Sharding as Sharding
+from tpusim.plan.stages import edge_plan as edge_plan
+from tpusim.plan.stages import inner_plan as inner_plan
+from tpusim.plan.stages import part_bounds as part_bounds
+from tpusim.plan.stages import stage_plan as stage_plan
+from tpusim.plan.training import LOOPS as LOOPS
+from tpusim.plan.training import Training as Training

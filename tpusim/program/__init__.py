@@ -3,135 +3,65 @@
 It knows no model and no hardware. A plan and an HLO file both become such a program.
 """
 
-from tpusim.base.phase import Phase
-from tpusim.program.convolution_shapes import convolution_work, rearrangements
-from tpusim.program.grouped_matmul import (
-    LANES,
-    SUBLANES,
-    equivalent_matmul,
-    grouped_bytes_read,
-    kernel_rows,
-)
-from tpusim.program.json_files import dumps, loads
-from tpusim.program.numeric import (
-    Number,
-    largest,
-    power_sum,
-    round_up,
-    smallest,
-)
-from tpusim.program.ops import (
-    Alloc,
-    Barrier,
-    Call,
-    Collective,
-    CollectiveKind,
-    CollectivePart,
-    Compute,
-    Dep,
-    Flops,
-    Loop,
-    Mode,
-    Op,
-    Segment,
-    Send,
-    Single,
-    TopOp,
-    Transfer,
-    TransferKind,
-    WaitOp,
-    walk_ops,
-)
-from tpusim.program.pipeline_schedule import (
-    CHART_COLUMNS,
-    CHART_MARGIN,
-    PassKind,
-    Schedule,
-    Slot,
-    SlotDuration,
-    StuckError,
-    TimedSlot,
-    chart_rows,
-    slot_times,
-    unit_times,
-)
-from tpusim.program.program import Program, program_text
-from tpusim.program.tiles import at_least, stored_elements, sublane_tiles
-from tpusim.program.work import (
-    ATTENTION_BLOCK,
-    FUSED_SHARE,
-    AttentionWork,
-    CombinedWork,
-    ConvolutionWork,
-    EstimatedWork,
-    MatmulWork,
-    VectorWork,
-    Work,
-    kind_of,
-    seen_keys,
-)
-
-__all__ = [
-    "ATTENTION_BLOCK",
-    "CHART_COLUMNS",
-    "CHART_MARGIN",
-    "FUSED_SHARE",
-    "LANES",
-    "SUBLANES",
-    "Alloc",
-    "AttentionWork",
-    "Barrier",
-    "Call",
-    "Collective",
-    "CollectiveKind",
-    "CollectivePart",
-    "CombinedWork",
-    "Compute",
-    "ConvolutionWork",
-    "Dep",
-    "EstimatedWork",
-    "Flops",
-    "Loop",
-    "MatmulWork",
-    "Mode",
-    "Number",
-    "Op",
-    "PassKind",
-    "Phase",
-    "Program",
-    "Schedule",
-    "Segment",
-    "Send",
-    "Single",
-    "Slot",
-    "SlotDuration",
-    "StuckError",
-    "TimedSlot",
-    "TopOp",
-    "Transfer",
-    "TransferKind",
-    "VectorWork",
-    "WaitOp",
-    "Work",
-    "at_least",
-    "chart_rows",
-    "convolution_work",
-    "dumps",
-    "equivalent_matmul",
-    "grouped_bytes_read",
-    "kernel_rows",
-    "kind_of",
-    "largest",
-    "loads",
-    "power_sum",
-    "program_text",
-    "rearrangements",
-    "round_up",
-    "seen_keys",
-    "slot_times",
-    "smallest",
-    "stored_elements",
-    "sublane_tiles",
-    "unit_times",
-    "walk_ops",
-]
+from tpusim.base.phase import Phase as Phase
+from tpusim.program.convolution_shapes import convolution_work as convolution_work
+from tpusim.program.convolution_shapes import rearrangements as rearrangements
+from tpusim.program.grouped_matmul import LANES as LANES
+from tpusim.program.grouped_matmul import SUBLANES as SUBLANES
+from tpusim.program.grouped_matmul import equivalent_matmul as equivalent_matmul
+from tpusim.program.grouped_matmul import grouped_bytes_read as grouped_bytes_read
+from tpusim.program.grouped_matmul import kernel_rows as kernel_rows
+from tpusim.program.json_files import dumps as dumps
+from tpusim.program.json_files import loads as loads
+from tpusim.program.numeric import Number as Number
+from tpusim.program.numeric import largest as largest
+from tpusim.program.numeric import power_sum as power_sum
+from tpusim.program.numeric import round_up as round_up
+from tpusim.program.numeric import smallest as smallest
+from tpusim.program.ops import Alloc as Alloc
+from tpusim.program.ops import Barrier as Barrier
+from tpusim.program.ops import Call as Call
+from tpusim.program.ops import Collective as Collective
+from tpusim.program.ops import CollectiveKind as CollectiveKind
+from tpusim.program.ops import CollectivePart as CollectivePart
+from tpusim.program.ops import Compute as Compute
+from tpusim.program.ops import Dep as Dep
+from tpusim.program.ops import Flops as Flops
+from tpusim.program.ops import Loop as Loop
+from tpusim.program.ops import Mode as Mode
+from tpusim.program.ops import Op as Op
+from tpusim.program.ops import Segment as Segment
+from tpusim.program.ops import Send as Send
+from tpusim.program.ops import Single as Single
+from tpusim.program.ops import TopOp as TopOp
+from tpusim.program.ops import Transfer as Transfer
+from tpusim.program.ops import TransferKind as TransferKind
+from tpusim.program.ops import WaitOp as WaitOp
+from tpusim.program.ops import walk_ops as walk_ops
+from tpusim.program.pipeline_schedule import CHART_COLUMNS as CHART_COLUMNS
+from tpusim.program.pipeline_schedule import CHART_MARGIN as CHART_MARGIN
+from tpusim.program.pipeline_schedule import PassKind as PassKind
+from tpusim.program.pipeline_schedule import Schedule as Schedule
+from tpusim.program.pipeline_schedule import Slot as Slot
+from tpusim.program.pipeline_schedule import SlotDuration as SlotDuration
+from tpusim.program.pipeline_schedule import StuckError as StuckError
+from tpusim.program.pipeline_schedule import TimedSlot as TimedSlot
+from tpusim.program.pipeline_schedule import chart_rows as chart_rows
+from tpusim.program.pipeline_schedule import slot_times as slot_times
+from tpusim.program.pipeline_schedule import unit_times as unit_times
+from tpusim.program.program import Program as Program
+from tpusim.program.program import program_text as program_text
+from tpusim.program.tiles import at_least as at_least
+from tpusim.program.tiles import stored_elements as stored_elements
+from tpusim.program.tiles import sublane_tiles as sublane_tiles
+from tpusim.program.work import ATTENTION_BLOCK as ATTENTION_BLOCK
+from tpusim.program.work import FUSED_SHARE as FUSED_SHARE
+from tpusim.program.work import AttentionWork as AttentionWork
+from tpusim.program.work import CombinedWork as CombinedWork
+from tpusim.program.work import ConvolutionWork as ConvolutionWork
+from tpusim.program.work import EstimatedWork as EstimatedWork
+from tpusim.program.work import MatmulWork as MatmulWork
+from tpusim.program.work import VectorWork as VectorWork
+from tpusim.program.work import Work as Work
+from tpusim.program.work import kind_of as kind_of
+from tpusim.program.work import seen_keys as seen_keys

@@ -1,75 +1,47 @@
 """Results of simulations, and their printed form."""
 
-from tpusim.results.advice import FASTER, Advice, Change, ChangeKind
-from tpusim.results.circular_iterations import is_pipeline_loop
-from tpusim.results.critical_path import limits
-from tpusim.results.fit import BORDERLINE, Fit, fit_of
-from tpusim.results.input_use import InputUse
-from tpusim.results.limit import Limit
-from tpusim.results.lines import core_records, explain_lines, operation_of
-from tpusim.results.plan_result import PlanResult, Verdicts, pipelined
-from tpusim.results.replay_result import COSTS, ProgramOrigin, ReplayResult, UnknownOperation
-from tpusim.results.resources import operations_by_name
-from tpusim.results.result import (
-    BUBBLE_LABEL,
-    COMPUTE_LABELS,
-    EXPOSED,
-    PICO,
-    Result,
-    breakdown_ps,
-    core_ps,
-    link_shares,
-    with_sorted_axes,
-)
-from tpusim.results.stage_uses import PAUSES, StageSlot, StageUse
-from tpusim.results.straggler_table import DeviceClass, StragglerTable, stragglers
-from tpusim.results.summary import LEAST_SHOWN, aligned, entry, verdict_need, verdict_reason
-from tpusim.results.totals import StepContents, collective_axes, step_contents
-
-__all__ = [
-    "BORDERLINE",
-    "BUBBLE_LABEL",
-    "COMPUTE_LABELS",
-    "COSTS",
-    "EXPOSED",
-    "FASTER",
-    "LEAST_SHOWN",
-    "PAUSES",
-    "PICO",
-    "Advice",
-    "Change",
-    "ChangeKind",
-    "DeviceClass",
-    "Fit",
-    "InputUse",
-    "Limit",
-    "PlanResult",
-    "ProgramOrigin",
-    "ReplayResult",
-    "Result",
-    "StageSlot",
-    "StageUse",
-    "StepContents",
-    "StragglerTable",
-    "UnknownOperation",
-    "Verdicts",
-    "aligned",
-    "breakdown_ps",
-    "collective_axes",
-    "core_ps",
-    "core_records",
-    "entry",
-    "explain_lines",
-    "fit_of",
-    "is_pipeline_loop",
-    "limits",
-    "link_shares",
-    "operation_of",
-    "operations_by_name",
-    "pipelined",
-    "step_contents",
-    "stragglers",
-    "verdict_need",
-    "verdict_reason",
-    "with_sorted_axes",
-]
+from tpusim.results.advice import FASTER as FASTER
+from tpusim.results.advice import Advice as Advice
+from tpusim.results.advice import Change as Change
+from tpusim.results.advice import ChangeKind as ChangeKind
+from tpusim.results.circular_iterations import is_pipeline_loop as is_pipeline_loop
+from tpusim.results.critical_path import limits as limits
+from tpusim.results.fit import BORDERLINE as BORDERLINE
+from tpusim.results.fit import Fit as Fit
+from tpusim.results.fit import fit_of as fit_of
+from tpusim.results.input_use import InputUse as InputUse
+from tpusim.results.limit import Limit as Limit
+from tpusim.results.lines import core_records as core_records
+from tpusim.results.lines import explain_lines as explain_lines
+from tpusim.results.lines import operation_of as operation_of
+from tpusim.results.plan_result import PlanResult as PlanResult
+from tpusim.results.plan_result import Verdicts as Verdicts
+from tpusim.results.plan_result import pipelined as pipelined
+from tpusim.results.replay_result import COSTS as COSTS
+from tpusim.results.replay_result import ProgramOrigin as ProgramOrigin
+from tpusim.results.replay_result import ReplayResult as ReplayResult
+from tpusim.results.replay_result import UnknownOperation as UnknownOperation
+from tpusim.results.resources import operations_by_name as operations_by_name
+from tpusim.results.result import BUBBLE_LABEL as BUBBLE_LABEL
+from tpusim.results.result import COMPUTE_LABELS as COMPUTE_LABELS
+from tpusim.results.result import EXPOSED as EXPOSED
+from tpusim.results.result import PICO as PICO
+from tpusim.results.result import Result as Result
+from tpusim.results.result import breakdown_ps as breakdown_ps
+from tpusim.results.result import core_ps as core_ps
+from tpusim.results.result import link_shares as link_shares
+from tpusim.results.result import with_sorted_axes as with_sorted_axes
+from tpusim.results.stage_uses import PAUSES as PAUSES
+from tpusim.results.stage_uses import StageSlot as StageSlot
+from tpusim.results.stage_uses import StageUse as StageUse
+from tpusim.results.straggler_table import DeviceClass as DeviceClass
+from tpusim.results.straggler_table import StragglerTable as StragglerTable
+from tpusim.results.straggler_table import stragglers as stragglers
+from tpusim.results.summary import LEAST_SHOWN as LEAST_SHOWN
+from tpusim.results.summary import aligned as aligned
+from tpusim.results.summary import entry as entry
+from tpusim.results.summary import verdict_need as verdict_need
+from tpusim.results.summary import verdict_reason as verdict_reason
+from tpusim.results.totals import StepContents as StepContents
+from tpusim.results.totals import collective_axes as collective_axes
+from tpusim.results.totals import step_contents as step_contents

@@ -8,7 +8,7 @@ from unit.accuracy.test_measured_errors import RUN, table
 
 from tpusim.accuracy import read_residuals, residuals, residuals_text
 from tpusim.accuracy.assumed_spread import assumed_spread
-from tpusim.base.errors import FileError, PlanError
+from tpusim.base import FileError, PlanError
 
 ROWS = table([0.125, -0.25, 0.5, 0.75], replace(RUN, experts=True))
 TEXT = residuals_text(ROWS)

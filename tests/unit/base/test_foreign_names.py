@@ -4,9 +4,10 @@ import re
 from typing import Any
 
 import pytest
+from inputs import nearest
 
 import tpusim as ts
-from tpusim.base.errors import PlanError, nearest
+from tpusim.base import PlanError
 from tpusim.base.foreign_names import _NAMES
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.partition.rules import DEFAULT_RULES

@@ -4,13 +4,14 @@ import json
 from math import inf, nan
 
 import pytest
+from commands import run
+from inputs import blame
 from pandas import DataFrame
 
+from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.base.csv_cells import frame_csv
-from tpusim.base.errors import FileError, PlanError, TpusimError, blame
 from tpusim.base.json_text import json_text
-from tpusim.cli.main import run
-from tpusim.engine.clock import picoseconds
+from tpusim.engine import picoseconds
 
 
 def test_json_has_no_word_that_json_does_not_have() -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.base.errors import UnitError
-from tpusim.base.units import format_bytes, format_rate, format_seconds, parse
+from tpusim.base import UnitError, format_bytes, format_rate, format_seconds, parse
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from commands import SMALL, said
+from compiler_parts import TESTED
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
+from tpusim.base import CompileError
 from tpusim.compiler import Compiled
-from tpusim.compiler.compiled import TESTED
 from tpusim.compiler_check import compile_step
 from tpusim.compiler_check.compile_step import StepCompilation
 

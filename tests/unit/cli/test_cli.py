@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import SMALL, said
+from commands import SMALL, run, said
 
-from tpusim.cli.main import main as entry
-from tpusim.cli.main import run
+from tpusim.cli import main as entry
 
 RUN = f"{SMALL}mesh = {{ fsdp = 16 }}\n"
 

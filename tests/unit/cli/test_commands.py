@@ -4,10 +4,10 @@ import gc
 from contextlib import AbstractContextManager
 
 import pytest
+from commands import run
 
+from tpusim.base import TpusimError
 from tpusim.base.collection import garbage_collector_off, garbage_collector_on
-from tpusim.base.errors import TpusimError
-from tpusim.cli.main import run
 
 
 def test_the_collector_rests_and_goes_on() -> None:

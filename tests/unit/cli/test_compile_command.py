@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.cli.program_commands import compile_ as compile_file
 
 

@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from commands import said
-
-from tpusim.base.plain_text import LONGEST_WORD
+from inputs import LONGEST_WORD
 
 pytest.importorskip("jaxlib.xla_client")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from commands import said
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.cli.program_commands import parse_mesh_option
 
 pytest.importorskip("jaxlib.xla_client")

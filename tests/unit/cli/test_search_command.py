@@ -5,11 +5,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from commands import SMALL, said
+from commands import SMALL, run, said
 from pandas import read_csv, read_parquet
 
 from tpusim.cli import search_command
-from tpusim.cli.main import run
 from tpusim.searches import SearchState
 
 SEARCH = f"""{SMALL}[search]

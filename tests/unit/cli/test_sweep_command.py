@@ -10,15 +10,14 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, getsignal
 
 import pytest
-from commands import SMALL, said
+from commands import SMALL, run, said
+from inputs import VARIED, wanted
+from many_plans import run_chunks
 from pandas import read_csv, read_parquet
 
-from tpusim.base.errors import FileError, PlanError, TpusimError
-from tpusim.cli.main import run
+from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.runfile import read_sweep
-from tpusim.runfile.schema import VARIED, wanted
 from tpusim.sweeps import Space
-from tpusim.sweeps.processes import run_chunks
 
 ROOT = Path(__file__).parents[3]
 SWEEP = f"""{SMALL}[sweep]

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from commands import SMALL, said
+from commands import SMALL, run, said
+from inputs import SLOT_SCHEDULES
 
 import tpusim as ts
 from tpusim.cli.completion import complete_chip, complete_setting
-from tpusim.cli.main import run
-from tpusim.plan import PLAN_CHOICES, Plan
-from tpusim.plan.pipeline import CIRCULAR, ScheduleName
-from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
+from tpusim.plan import CIRCULAR, PLAN_CHOICES, Plan
+from tpusim.plan.pipeline import ScheduleName
 
 ROOT = Path(__file__).parents[3]
 RUN = f"{SMALL}mesh = {{ fsdp = 16 }}\n"

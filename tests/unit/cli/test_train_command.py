@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from commands import SMALL, said
+from commands import run as run_command
 
-from tpusim.cli.main import run as run_command
 from tpusim.report import plot_training, training_data
 from tpusim.runfile import read_run
 from tpusim.training import train

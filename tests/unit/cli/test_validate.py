@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from commands import run
 
 import tpusim as ts
-from tpusim.cli.main import run
 
 HEADER = (
     "id,slice.chip,slice.topology,model.layers,model.embed,model.heads,model.mlp,model.vocab,"

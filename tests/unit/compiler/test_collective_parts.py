@@ -1,11 +1,10 @@
 """The tensors of collectives that the compiler merged, and the line of each."""
 
 import pytest
+from compiler_parts import DeviceIds, translate_module
 from hlo import module_of
 
-from tpusim.base.phase import Phase
-from tpusim.compiler.to_program.device_ids import DeviceIds
-from tpusim.compiler.to_program.translate_module import translate_module
+from tpusim.base import Phase
 from tpusim.hardware import parse_slice
 from tpusim.program import Collective, CollectivePart, walk_ops
 

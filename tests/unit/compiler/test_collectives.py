@@ -4,11 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from compiler_parts import HloModule, collective_algorithm
 from hlo_lines import module
 
-from tpusim.base.errors import FileError
-from tpusim.compiler.hlo.module import HloModule
-from tpusim.compiler.to_program.collective_metadata import collective_algorithm
+from tpusim.base import FileError
 from tpusim.compiler.to_program.collectives import module_groups, movement_of
 from tpusim.compiler.to_program.data_movement import AsyncRole, DataMovement, MovementKind
 from tpusim.program import CollectiveKind as Kind

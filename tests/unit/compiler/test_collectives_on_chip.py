@@ -6,10 +6,9 @@ A gather of 64 MiB over a ring of four v5e chips, and beside it a negation that 
 from functools import cache
 
 import pytest
+from compiler_parts import DeviceIds, translate_module
 from hlo import module_of
 
-from tpusim.compiler.to_program.device_ids import DeviceIds
-from tpusim.compiler.to_program.translate_module import translate_module
 from tpusim.costs import CostedProgram, Task, alone_seconds, cost_program
 from tpusim.engine import run
 from tpusim.hardware import parse_slice

@@ -13,11 +13,11 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from compiler_parts import UNTIL, Until
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
-from tpusim.compiler import compile_apart
-from tpusim.compiler.compiled import UNTIL, Compiled, MemoryReport, Until
+from tpusim.base import CompileError
+from tpusim.compiler import Compiled, MemoryReport, compile_apart
 
 POD = ts.Slice("v5e", "2x2")
 MODULE = "HloModule jit_step, is_scheduled=true\n\nENTRY %main (p: f32[]) -> f32[] {\n  x\n}\n\n"

@@ -9,7 +9,7 @@ import pytest
 from compiled import HLO, WHOLE
 
 import tpusim as ts
-from tpusim.base.errors import FileError, PlanError
+from tpusim.base import FileError, PlanError
 from tpusim.compiler import Compiled, load
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.compiler.to_program.device_ids import DeviceIds, check_device_count
 from tpusim.compiler.topologies import devices_of
 from tpusim.hardware import Slice

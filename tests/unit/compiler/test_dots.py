@@ -3,13 +3,13 @@
 from itertools import product as every
 
 import pytest
+from compiler_parts import Instruction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import dot_shape, window_pairs
-from tpusim.costs.convolution import is_depthwise
+from tpusim.costs import is_depthwise
 from tpusim.program import ConvolutionWork, MatmulWork
 
 

@@ -4,11 +4,10 @@ import random
 from pathlib import Path
 
 import pytest
+from compiler_parts import read_hlo_file, read_module
 from hlo import DATA, F32, REAL, main_of
 
-from tpusim.compiler.compiled import Compiled
-from tpusim.compiler.hlo.hlo_files import read_hlo_file
-from tpusim.compiler.hlo.read import read_module
+from tpusim.compiler import Compiled
 from tpusim.compiler.to_program.heap import (
     TUPLE_TABLE,
     HeapBuffer,

@@ -6,13 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from compiler_parts import HloParser, read_hlo_file, read_module
 from hlo import F32, REAL, large_text, main_of, main_text
 
-from tpusim.base.errors import FileError
+from tpusim.base import FileError
 from tpusim.compiler.hlo import hlo_files, parser
-from tpusim.compiler.hlo.hlo_files import read_hlo_file
-from tpusim.compiler.hlo.parser_process import HloParser
-from tpusim.compiler.hlo.read import read_module
 
 pytest.importorskip("jaxlib.xla_client")
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from compiler_parts import DeviceIds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.compiler.hlo.replica_groups import ReplicaGroups
-from tpusim.compiler.to_program.device_ids import DeviceIds
 from tpusim.compiler.to_program.infer_mesh import (
     InferredMesh,
     implied_mesh,

@@ -14,15 +14,20 @@ from dataclasses import replace
 from time import monotonic
 
 import pytest
+from compiler_parts import (
+    HloModule,
+    HloParser,
+    Instruction,
+    InstructionWork,
+    encoded_body,
+    instruction_work,
+    read_module,
+    split_header,
+)
 from hlo import DATA
 
 from tpusim.compiler import load
 from tpusim.compiler.hlo import read as reading
-from tpusim.compiler.hlo.hlo_files import split_header
-from tpusim.compiler.hlo.module import HloModule, Instruction
-from tpusim.compiler.hlo.parser_process import HloParser
-from tpusim.compiler.hlo.read import encoded_body, read_module
-from tpusim.compiler.work.instruction_work import InstructionWork, instruction_work
 from tpusim.program import MatmulWork, VectorWork
 
 pytest.importorskip("jaxlib.xla_client")

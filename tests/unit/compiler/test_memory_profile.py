@@ -5,12 +5,9 @@ import re
 from collections.abc import Mapping
 
 import pytest
+from compiler_parts import Computation, HloModule, callees, read_hlo_file, read_module
 from hlo import DATA, F32, REAL, main_of, module_of
 
-from tpusim.compiler.hlo.attributes import callees
-from tpusim.compiler.hlo.hlo_files import read_hlo_file
-from tpusim.compiler.hlo.module import Computation, HloModule
-from tpusim.compiler.hlo.read import read_module
 from tpusim.compiler.to_program.buffers import CALLING_OPCODES
 from tpusim.compiler.to_program.memory_profile import (
     OUTPUTS,

@@ -1,14 +1,13 @@
 """Programs of an older compiler (jax 0.5.3, libtpu 0.0.11.1), and of before code generation."""
 
 import pytest
+from compiler_parts import BEFORE_CODE
 from hlo import DATA
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
-from tpusim.compiler.to_program.translate_module import BEFORE_CODE
+from tpusim.base import Phase, PlanError
 from tpusim.program import FUSED_SHARE, AttentionWork, walk_ops
-from tpusim.results.replay_result import ReplayResult
+from tpusim.results import ReplayResult
 
 pytest.importorskip("jaxlib.xla_client")
 

@@ -3,7 +3,7 @@
 import pytest
 from hlo_lines import module
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler.to_program.op_metadata import (
     before_forward,
     is_training,

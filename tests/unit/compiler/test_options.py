@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tpusim.base.errors import CompileError
+from tpusim.base import CompileError
 from tpusim.compiler.options import check_options, flags_of
 
 

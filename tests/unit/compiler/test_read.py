@@ -4,11 +4,10 @@ import gzip
 from dataclasses import replace
 
 import pytest
+from compiler_parts import callees, format_header, op_name, read_hlo_file
 from hlo import F32, REAL, main_of
 
-from tpusim.compiler.hlo.attributes import callees, op_name
 from tpusim.compiler.hlo.check import UNSCHEDULED
-from tpusim.compiler.hlo.hlo_files import format_header, read_hlo_file
 from tpusim.compiler.hlo.module_text import read_frames
 from tpusim.compiler.hlo.read import build_module, read_module
 

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import CompileError
+from tpusim.base import CompileError
 from tpusim.compiler import refusals, topologies
 
 POD = ts.Slice("v5e", "4x4")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.base.errors import FileError
+from tpusim.base import FileError
 from tpusim.compiler.hlo.replica_groups import ReplicaGroups, read_groups
 
 GLOBAL = "channel_id=1, replica_groups={}, use_global_device_ids=true"

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from tpusim.compiler.hlo.module import Instruction, SourceFrame
+from compiler_parts import Instruction, SourceFrame
+
 from tpusim.compiler.to_program.source_locations import (
     SourceLocation,
     SourceLocations,

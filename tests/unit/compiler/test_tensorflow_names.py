@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler.tf.traced import LayerNames, traced_operations
 
 READS = (

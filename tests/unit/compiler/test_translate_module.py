@@ -3,13 +3,12 @@
 from functools import cache
 
 import pytest
+from compiler_parts import DeviceIds, read_module
 from hlo import DATA, module_of
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
-from tpusim.compiler.hlo.read import read_module
-from tpusim.compiler.to_program.device_ids import DeviceIds
-from tpusim.compiler.to_program.translate_module import TranslatedModule, translate_module
+from tpusim.base import Phase, PlanError
+from tpusim.compiler import TranslatedModule
+from tpusim.compiler.to_program.translate_module import translate_module
 from tpusim.costs import Task, TaskLoop, cost_program
 from tpusim.engine import run
 from tpusim.hardware import parse_slice

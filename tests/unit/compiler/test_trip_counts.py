@@ -1,9 +1,9 @@
 """Trip counts: (bound - start) / step, as compiled loops write them."""
 
 import pytest
+from compiler_parts import callees
 from hlo import module_of
 
-from tpusim.compiler.hlo.attributes import callees
 from tpusim.compiler.to_program.trip_counts import trip_count
 
 LOOP = """

@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from compiler_parts import unnoted_algorithm
 from hlo import DATA
 
 import tpusim as ts
-from tpusim.compiler.to_program.collective_metadata import unnoted_algorithm
 from tpusim.program import CollectiveKind
 
 NOTES = r'"(?:collective_algorithm_config":\{[^{}]*\}|estimated_cycles":"\d+"),?'

@@ -4,12 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from compiler_parts import ComparedCollective, Difference
 from twins import MESHES, as_program, compared, is_named, lines_of, place, planned, replayed
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler_check import TwinComparison, compare
-from tpusim.compiler_check.compare_collectives import ComparedCollective
-from tpusim.compiler_check.differences import Difference
 from tpusim.program import Collective, CollectiveKind, Compute, Mode, Single
 
 KINDS = sorted(MESHES)

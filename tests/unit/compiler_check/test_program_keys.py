@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from compiler_parts import ComparedCollective
 from twins import lines_of, place, planned, replayed
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.compiler_check import compare
-from tpusim.compiler_check.compare_collectives import ComparedCollective
 from tpusim.program import (
     Collective,
     CollectiveKind,

@@ -1,15 +1,17 @@
 """Bytes on the wire, and the shares of them that are alike on both sides."""
 
 import pytest
-
-from tpusim.compiler_check.compare_collectives import (
+from compiler_parts import (
     CollectiveTraffic,
     ComparedCollective,
+    grouped,
+    ranked_differences,
     same_algorithm_share,
     same_mode_share,
+    short_names,
 )
-from tpusim.compiler_check.differences import grouped, ranked_differences, short_names
-from tpusim.costs.route import received_bytes
+from torus import received_bytes
+
 from tpusim.program import CollectiveKind
 
 

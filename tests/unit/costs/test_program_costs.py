@@ -5,8 +5,7 @@ from math import pi, sqrt
 
 import pytest
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.costs import Task, TaskLoop, cost_program, matmul_seconds, work_seconds
 from tpusim.hardware import Placement, Slice, Span
 from tpusim.program import (

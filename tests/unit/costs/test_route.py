@@ -1,11 +1,11 @@
 """The route of a collective: what it puts on each link of a device."""
 
 import pytest
+from torus import adding_seconds
 from toruses import names_for, torus, whole
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import BUSIEST_WEIGHT, CollectiveRoute, best_route, route, route_seconds
-from tpusim.costs.collective import adding_seconds
 from tpusim.hardware import DIE, Span, load_chip
 from tpusim.network import Algorithm
 from tpusim.program import CollectiveKind as Kind

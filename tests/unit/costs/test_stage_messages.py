@@ -18,7 +18,7 @@ from tpusim.costs import (
 )
 from tpusim.engine import run
 from tpusim.hardware import Slice, placements
-from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.plan import make_schedule
 from tpusim.program import Call, CollectiveKind
 
 MIB = 2.0**20

@@ -10,7 +10,7 @@ from pipelines import kinds, lanes_of
 from tpusim.costs import ON_HOST, CostedProgram, TaskOp, TaskSegment
 from tpusim.engine import CallTimes, Fold, RepeatLevel, Timeline, run
 from tpusim.engine.timeline import core_time
-from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.plan import make_schedule
 from tpusim.program import Alloc, Call, Dep, Phase
 
 LINKS = (("hbm", 1e12),)

@@ -13,7 +13,7 @@ from engine_programs import US, loop, program, spans, task, transfer, waits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import CostedProgram, Task, TaskOp
 from tpusim.engine import StalledError, Timeline, run
 from tpusim.network import CollectiveMoves, Message

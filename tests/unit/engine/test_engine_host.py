@@ -7,7 +7,7 @@ from engine_programs import loop, program, spans, task, transfer, waits
 
 from tpusim.costs import Task, TaskOp
 from tpusim.engine import Timeline, run
-from tpusim.results.result import core_ps
+from tpusim.results import core_ps
 
 
 def hosted(*body: TaskOp, fold: bool = True, **host: float) -> Timeline:

@@ -2,13 +2,11 @@
 
 import pytest
 from engine_programs import US, loop, program, simulate, spans, task, transfer, waits
+from engines import FlowNetwork, Lane, LaneClock, run_processes
 from simpy import Environment
 
 from tpusim.engine import StalledError, compile_lane, run
-from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.instructions import CompletionNeed
-from tpusim.engine.lane import Lane, run_processes
-from tpusim.engine.lane_clock import LaneClock
 from tpusim.program import Dep
 
 

@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""Most of the time is the compilation of programs that run a few times."""
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {QUICK}"
+# Most of the time is the compilation of programs that run a few times.
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    "--xla_llvm_disable_expensive_passes=true"
+)
 
 import jax
 import jax.numpy as jnp

@@ -5,14 +5,9 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
-from tpusim.export.plan_to_jax import export_jax
-from tpusim.models import Architecture
-from tpusim.models.detectors import SSD, MaskRCNN
-from tpusim.models.diffusion_unet import DiffusionUNet
-from tpusim.models.metnet2 import MetNet2
-from tpusim.models.resnet import ResNet
-from tpusim.models.unet3d import UNet3d
+from tpusim.base import PlanError
+from tpusim.export import export_jax
+from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
 
 SMALL: tuple[Architecture, ...] = (
     ResNet(name="batch", blocks=(1, 1), strides=(1, 2), image=32, classes=10),

@@ -6,7 +6,7 @@ from math import prod
 import pytest
 from plans import small
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.graph import (
     POLICIES,
     Attention,

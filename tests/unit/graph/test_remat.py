@@ -3,8 +3,7 @@
 import pytest
 from plans import small
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.graph import (
     Attention,
     Einsum,

@@ -5,8 +5,7 @@ from math import prod
 import pytest
 from plans import small
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.graph import (
     POLICIES,
     STORED,

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from tpusim.base.errors import HardwareError
+from tpusim.base import HardwareError
 from tpusim.hardware import chip_names, load_chip, load_entries
 from tpusim.hardware.catalogue import Kind, read_chip_file, specs_folder
 

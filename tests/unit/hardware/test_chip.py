@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from tpusim.base.errors import HardwareError, UnitError
+from tpusim.base import HardwareError, UnitError
 from tpusim.hardware import Chip, Topology, chip_names, load_chip
 
 NAMES = ["v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tpusim.base.errors import HardwareError
+from tpusim.base import HardwareError
 from tpusim.hardware import chip_names, load_entries, show_chip, show_chips
 
 

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from compiler_parts import DeviceIds
+from inputs import CHIP_SECTIONS
 
 import tpusim as ts
-from tpusim.base.errors import FileError, HardwareError
-from tpusim.compiler.to_program.device_ids import DeviceIds
+from tpusim.base import FileError, HardwareError
 from tpusim.hardware import CompilerRules, legal_shapes
-from tpusim.hardware.catalogue import CHIP_SECTIONS
 from tpusim.training import TrainingRun, train_step
 
 V5P = Path(__file__).parents[3] / "hardware_specs" / "v5p.toml"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import DIE, Placement, Slice, Span, Topology, placement_from, placements
 from tpusim.hardware.placement import dimensions
 from tpusim.hardware.placement_candidates import assignments, symmetries

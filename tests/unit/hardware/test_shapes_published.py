@@ -9,10 +9,10 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from inputs import catalogue_rules
 
-from tpusim.base.errors import HardwareError
+from tpusim.base import HardwareError
 from tpusim.hardware import Topology, can_twist, legal_shapes, parse_shape
-from tpusim.hardware.catalogue import catalogue_rules
 from tpusim.hardware.slices import slice_name
 
 ROWS = list(csv.DictReader(Path(__file__).with_name("topologies.csv").open()))

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from tpusim.base.errors import HardwareError
+from tpusim.base import HardwareError
 from tpusim.hardware import Slice, load_chip, parse_slice
 
 

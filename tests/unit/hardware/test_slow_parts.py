@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tpusim.base.errors import HardwareError
+from tpusim.base import HardwareError
 from tpusim.hardware import Slice, SlowChip, SlowLink, SlowParts
 
 ALL = {

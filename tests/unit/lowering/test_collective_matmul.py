@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from lowered import flops_of, work_of
 from plans import (
     ENCODER_480B,
     PLAN_480B,
@@ -25,11 +26,8 @@ from tpusim.graph import Einsum
 from tpusim.hardware import Slice
 from tpusim.lowering.body_entries import CollectiveMatmul
 from tpusim.lowering.collective_matmul import done_after, ring_ops
-from tpusim.lowering.op_work import flops_of, work_of
 from tpusim.models import Transformer
-from tpusim.partition import Purpose
-from tpusim.partition.partitioned_graph import PartitionedGraph
-from tpusim.partition.sizes import Sizes
+from tpusim.partition import PartitionedGraph, Purpose, Sizes
 from tpusim.program import Collective, CollectiveKind, Compute, Dep, Loop, MatmulWork, Mode
 
 RULES = {"act_embed": "tensor"}

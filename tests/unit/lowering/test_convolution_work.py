@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from lowered import work_of
 
 from tpusim.graph import Convolution, ConvolutionWindow, Tensor, TensorRole
-from tpusim.lowering.op_work import work_of
 from tpusim.partition import ComputeNode, Sizes
 from tpusim.program import ConvolutionWork
 

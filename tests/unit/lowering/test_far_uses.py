@@ -5,7 +5,7 @@ from plans import plan_of, program_of
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition.reshard import reshard
+from tpusim.partition import reshard
 from tpusim.program import Collective, CollectiveKind, Loop, Op
 
 MODEL = Transformer(

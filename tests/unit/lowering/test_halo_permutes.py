@@ -3,7 +3,7 @@
 import pytest
 from conv_nets import ConvNet, conv_plan, conv_program
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import Task, cost_program
 from tpusim.hardware import Slice, placements
 from tpusim.network import MAX_HALO_DISTANCE, Algorithm, at_distance

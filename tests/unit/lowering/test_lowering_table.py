@@ -7,18 +7,13 @@ and libtpu 0.0.11.1, and those of up to 16 ways with MaxText's flags and the fir
 from dataclasses import replace
 
 import pytest
+from lowered import IDEAL, TABLE, Lowering, lowering_for, permutes_wait, possible_lowerings
 from plans import MIB, tiles_weights
 
 from tpusim.hardware import Slice, load_chip, placements
+from tpusim.lowering import group_of
 from tpusim.lowering.collective_choice import CollectiveChoice
-from tpusim.lowering.collective_lowering import IDEAL, Lowering
-from tpusim.lowering.collectives_by_generation import (
-    TABLE,
-    lowering_for,
-    permutes_wait,
-    possible_lowerings,
-)
-from tpusim.lowering.device_groups import DeviceGroup, group_of, places_of
+from tpusim.lowering.device_groups import DeviceGroup, places_of
 from tpusim.lowering.passes.fuse_collectives import fusion_pays, weight_ring_pays
 from tpusim.models import Transformer
 from tpusim.partition import Purpose

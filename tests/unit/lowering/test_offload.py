@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from plans import flat, loop, plan_of, small
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.program import Compute, Dep, Op, Program, Transfer, TransferKind
-from tpusim.results.result import Result
+from tpusim.results import Result
 from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")

@@ -4,16 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from lowered import TABLE, Lowering, Overlap, lowering_for
 from plans import ENCODER_480B, PLAN_480B, loop, plan_of, program_of, small, v4_2048
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.frames import choices_of
 from tpusim.hardware import Slice, placements
-from tpusim.lowering import asked_place
-from tpusim.lowering.collective_lowering import Lowering, Overlap
-from tpusim.lowering.collectives_by_generation import TABLE, lowering_for
-from tpusim.lowering.evidence import borrowed_notes, lowering_evidence
-from tpusim.lowering.pass_manager import all_passes
+from tpusim.lowering import all_passes, asked_place, borrowed_notes, lowering_evidence
 from tpusim.program import Collective, CollectiveKind, Dep, Mode, Program
 from tpusim.simulation import simulate
 from tpusim.simulation.explain_passes import PassTable, explain_passes

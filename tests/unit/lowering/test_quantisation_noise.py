@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from plans import plan_of, program_of, small
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.export import export_step
 from tpusim.hardware import Slice
 from tpusim.plan import Plan

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from commands import run as command
 
 import tpusim as ts
-from tpusim.cli.main import run as command
 from tpusim.maxtext import from_maxtext
 
 BASE = """

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inputs import models
 
 import tpusim as ts
-from tpusim.maxtext.shipped_tables import models
 
 MEASURED = Path(__file__).parents[2] / "measured" / "runs" / "calibration"
 

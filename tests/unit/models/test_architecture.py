@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import pytest
+from inputs import AttentionForm
+from steps import checked_rules
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.graph import GraphWriter, Tensor, is_sequence
 from tpusim.models import Architecture, GraphChoices, Transformer, pieces
-from tpusim.models.pieces import AttentionForm
-from tpusim.pipeline.planned_step import checked_rules
 
 POD = ts.Slice("v5e", "4x4")
 

@@ -6,7 +6,7 @@ from math import prod
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.graph import Einsum, Gather, Remat, training_step, walk
 from tpusim.models import Bert
 from tpusim.program import Collective, walk_ops

@@ -6,13 +6,10 @@ from math import prod
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError
-from tpusim.models import Architecture
-from tpusim.models.detectors import SSD, SSD_BOXES, MaskRCNN
-from tpusim.models.diffusion_unet import DiffusionUNet
-from tpusim.models.metnet2 import MetNet2
-from tpusim.models.resnet import PUBLISHED, ResNet
-from tpusim.models.unet3d import UNet3d
+from tpusim.base import ModelError
+from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
+from tpusim.models.detectors import SSD_BOXES
+from tpusim.models.resnet import PUBLISHED
 
 POD = ts.Slice("v4", "2x2x1")
 SMALL_RESNET = ResNet(name="small", blocks=(1, 1, 1, 1), image=64)

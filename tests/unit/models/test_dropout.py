@@ -6,7 +6,7 @@ import pytest
 from plans import calcs, partitioned_of, plan_of, program_of, small
 
 from tpusim import export_jax
-from tpusim.base.errors import ModelError, TpusimError
+from tpusim.base import ModelError, TpusimError
 from tpusim.hardware import Slice
 from tpusim.program import Loop, Op, VectorWork
 from tpusim.simulation import simulate

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.graph import COMPUTE, Remat, Scan, training_step
 from tpusim.models import EncoderDecoder, MoE
 from tpusim.models.encoder_decoder import PUBLISHED

@@ -3,7 +3,7 @@
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.models import EvolvedTransformer
 
 D = 2560

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from plans import small
 
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.graph import Einsum, Remat, Scan, TokenRouting, training_step, walk
 from tpusim.models import ExpertRouting, GraphChoices, Transformer
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from plans import calcs, comms, partitioned_of, plan_of, program_of, small
 
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.graph import Einsum, Pointwise
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition.partitioned_graph import Purpose
+from tpusim.partition import Purpose
 from tpusim.program import Collective, Loop, Mode, Op
 from tpusim.simulation import simulate
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inputs import Biases, Norms
 
 from tpusim import models
-from tpusim.base.errors import FileError, ModelError
+from tpusim.base import FileError, ModelError
 from tpusim.models import Transformer, from_hf, hf_dimensions, hf_notes
-from tpusim.models.model_keys import Biases, Norms
 
 FOLDER = Path(__file__).parent / "hf"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from inputs import SIZE_KEYS, families, refused_types
 
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.models import from_hf, hf_notes
-from tpusim.models.hf.families import SIZE_KEYS, families, refused_types
 
 transformers = pytest.importorskip(
     "transformers", reason="the package transformers, of the extra `test`, is not installed"

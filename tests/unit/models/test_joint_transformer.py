@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.graph import GraphWriter, Pointwise, Remat, Scan, training_step, walk
 from tpusim.models import JointTransformer, pieces
 from tpusim.models.joint_transformer import PUBLISHED

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import comms, flat, partitioned_of, plan_of, program_of, small
+from torus import kernel_flops, visited_keys
 
-from tpusim.base.errors import ModelError
-from tpusim.base.phase import Phase
-from tpusim.costs.compute import kernel_flops, visited_keys
+from tpusim.base import ModelError, Phase
 from tpusim.graph import Remat, training_step
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition.partitioned_graph import Purpose
+from tpusim.partition import Purpose
 from tpusim.program import AttentionWork, CollectiveKind, Compute, dumps, loads
 from tpusim.simulation import simulate
 

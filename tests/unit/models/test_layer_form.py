@@ -6,7 +6,7 @@ import pytest
 from plans import small
 
 from tpusim import graph
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 
 EMBED, LAYERS = small().embed, small().layers
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from plans import small
 
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.models import MODEL_KEYS, Latent, MoE, SelfAttention, Transformer, load
 
 OTHER: dict[str, dict[str, Any]] = {

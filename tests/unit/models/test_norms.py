@@ -7,10 +7,10 @@ from math import prod
 import pytest
 from plans import comms, flat, partitioned_of, plan_of, program_of, small
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition.partitioned_graph import Purpose
+from tpusim.partition import Purpose
 from tpusim.plan import Plan
 from tpusim.program import Compute, VectorWork
 from tpusim.simulation import simulate

@@ -3,7 +3,7 @@
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.graph import Einsum, Remat, Scan, TensorRole, training_step, walk
 from tpusim.models import Gnmt
 

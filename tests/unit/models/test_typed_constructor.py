@@ -9,11 +9,11 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Required, Union, get_args, get_origin
 
 import pytest
+from inputs import TransformerKeys
 from plans import small
 
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 from tpusim.models import MODEL_KEYS, Transformer
-from tpusim.models.model_keys import TransformerKeys
 
 RIGHT = """\
 import tpusim as ts

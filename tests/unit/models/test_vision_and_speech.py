@@ -3,7 +3,7 @@
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.models import (
     Architecture,
     Conformer,

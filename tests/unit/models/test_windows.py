@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from plans import flat, plan_of, small
 
-from tpusim.base.errors import ModelError
-from tpusim.base.phase import Phase
+from tpusim.base import ModelError, Phase
 from tpusim.graph import Attention, Remat, Scan, model_flops, training_step, walk
 from tpusim.hardware import Slice
 from tpusim.simulation import simulate

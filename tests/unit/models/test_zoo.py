@@ -3,7 +3,7 @@
 import pytest
 
 from tpusim import models
-from tpusim.base.errors import ModelError
+from tpusim.base import ModelError
 
 BILLIONS = {
     "bert-480b": 481.807,

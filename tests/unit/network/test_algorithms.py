@@ -3,7 +3,7 @@
 import pytest
 from toruses import torus, whole
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import DIE, Span
 from tpusim.network import Algorithm, default_algorithm, dimension_sizes, resolve_algorithm
 from tpusim.program import CollectiveKind as Kind

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from toruses import loads_of, torus, whole
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import (
     BEST_ALGORITHM,
     best_route,

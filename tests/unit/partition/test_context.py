@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from plans import GIB, comms, partitioned_of, plan_of, program_of, small
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.program import Collective, CollectiveKind, Loop, Mode, Op

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from lowered import ExpertCapacity
 from plans import any_program_of, flat, plan_of, small
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition.expert_load import ExpertCapacity
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, MatmulWork, VectorWork
 from tpusim.simulation import simulate

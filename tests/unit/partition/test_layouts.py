@@ -4,11 +4,10 @@ from itertools import product
 
 import pytest
 from plans import graph_of, partitioned_of, plan_of, small, tiles_weights
+from steps import checked_rules
 
 from tpusim.graph import Tensor, TensorRole
-from tpusim.partition.layout import Layout, is_across, within_slice
-from tpusim.partition.reshard import reshard
-from tpusim.pipeline.planned_step import checked_rules
+from tpusim.partition import Layout, is_across, reshard, within_slice
 from tpusim.program import CollectiveKind
 
 AXES = ("data", "fsdp", "tensor")

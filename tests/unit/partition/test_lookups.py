@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from plans import calcs, comms, partitioned_of, payload, plan_of, sizes_of, small
 
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.graph import Gather, Scatter
 from tpusim.models import Transformer
-from tpusim.partition.partitioned_graph import CollectiveNode
+from tpusim.partition import CollectiveNode
 from tpusim.plan import Plan
 from tpusim.program import CollectiveKind
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError
+from tpusim.base import ModelError, PlanError
 from tpusim.models import SSD, MaskRCNN, ResNet
 from tpusim.program import Collective, CollectiveKind, walk_ops
 

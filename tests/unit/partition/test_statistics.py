@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+from lowered import work_of
+from steps import partitioned_graph
 
 from tpusim.graph import Graph, GraphWriter, Remat, Tensor, training_step
-from tpusim.lowering.op_work import work_of
 from tpusim.models import pieces
 from tpusim.partition import ComputeNode, PartitionedGraph, Sizes
-from tpusim.pipeline.planned_step import partitioned_graph
 from tpusim.plan import Plan
 from tpusim.program import ConvolutionWork, MatmulWork
 

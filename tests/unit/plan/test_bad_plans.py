@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from plans import plan_of, small
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.simulation import simulate
 

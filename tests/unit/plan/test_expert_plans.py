@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from lowered import busiest_load
 from plans import any_program_of, comms, flat, partitioned_of, payload, plan_of, sizes_of, small
 
-from tpusim.base.errors import PlanError
-from tpusim.base.phase import Phase
+from tpusim.base import Phase, PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
-from tpusim.partition.expert_load import busiest_load, loads
-from tpusim.partition.partitioned_graph import Purpose
+from tpusim.partition import Purpose, loads
 from tpusim.program import Compute, MatmulWork
 from tpusim.simulation import simulate
 

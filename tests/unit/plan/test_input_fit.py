@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpusim.base.errors import FileError, PlanError
+from tpusim.base import FileError, PlanError
 from tpusim.cli.step_commands import input_rate as input_rates
 from tpusim.plan import MeasuredStage, fit_stages
 

@@ -6,7 +6,7 @@ import pytest
 from commands import SMALL
 from plans import plan_of, small
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice, placement_from, placements
 from tpusim.runfile import read_run
 from tpusim.simulation import simulate

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from plans import plan_of
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.graph import Remat
 from tpusim.plan import PLAN_KEYS, Context, Experts, Numerics, Optimizer, Pipeline, Plan
 from tpusim.plan.keys import KINDS, PlanKeys

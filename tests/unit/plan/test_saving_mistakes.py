@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from commands import run
 from plans import plan_of, small
 
-from tpusim.base.errors import TpusimError
-from tpusim.cli.main import run
+from tpusim.base import TpusimError
 from tpusim.cli.sweep_command import REFUSED
 from tpusim.hardware import Slice, load_chip
 from tpusim.simulation import simulate

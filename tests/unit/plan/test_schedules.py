@@ -1,9 +1,10 @@
 """The schedules by name, and a sentence for those that cannot be."""
 
 import pytest
+from inputs import SLOT_SCHEDULES
 
-from tpusim.base.errors import PlanError
-from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES, make_schedule
+from tpusim.base import PlanError
+from tpusim.plan import make_schedule
 from tpusim.program import PassKind
 
 

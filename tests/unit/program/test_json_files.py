@@ -7,9 +7,9 @@ import pytest
 from pipelines import programs_of
 from plans import ENCODER_480B, PLAN_480B, plan_of, program_of, small, v4_2048
 
-from tpusim.base.errors import FileError
+from tpusim.base import FileError
 from tpusim.hardware import Slice
-from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.plan import make_schedule
 from tpusim.program import (
     Alloc,
     Barrier,

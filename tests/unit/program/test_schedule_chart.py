@@ -3,7 +3,7 @@
 import pytest
 from pipelines import kinds
 
-from tpusim.plan.pipeline_schedules import make_schedule
+from tpusim.plan import make_schedule
 from tpusim.program import PassKind, Schedule, Slot, StuckError, TimedSlot, slot_times
 
 CHARTS = """\

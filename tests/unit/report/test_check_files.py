@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from twins import compared
 
-from tpusim.base.errors import FileError
+from tpusim.base import FileError
 from tpusim.report import check_data, plot_check, write_check
 
 TOTALS = (

@@ -10,13 +10,19 @@ import pytest
 from commands import said
 from plans import plan_of, small
 from replays import small_replay
+from reports import ComparedStep, read_step, step_of
 
 import tpusim as ts
-from tpusim.base.errors import FileError, PlanError
+from tpusim.base import FileError, PlanError
 from tpusim.hardware import Slice
-from tpusim.report import document, plot_waterfall, waterfall_data, write_comparison
-from tpusim.report.compared_step import ComparedStep, read_step, step_of
-from tpusim.report.comparison import Comparison, StepDifference
+from tpusim.report import (
+    Comparison,
+    StepDifference,
+    document,
+    plot_waterfall,
+    waterfall_data,
+    write_comparison,
+)
 from tpusim.results import Result
 from tpusim.simulation import simulate
 

@@ -11,11 +11,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from reports import COMPUTE_STYLES, FIGURES, LEVEL_COLUMNS, figure_bytes, styles
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
-from tpusim.base.phase import Phase
-from tpusim.base.units import format_bytes
+from tpusim.base import Phase, TpusimError, format_bytes
 from tpusim.program import Compute, Loop
 from tpusim.report import (
     ReportFigure,
@@ -32,12 +31,8 @@ from tpusim.report import (
     utilisation_data,
 )
 from tpusim.report.figures.label_positions import cluster_points, number_ranges, place_labels
-from tpusim.report.figures.memory import LEVEL_COLUMNS
-from tpusim.report.figures.palette import COMPUTE_STYLES, styles
-from tpusim.report.figures.registry import FIGURES
-from tpusim.report.figures.render import figure_bytes
 from tpusim.report.figures.timeline import short_name
-from tpusim.results.result import COMPUTE_LABELS, Result
+from tpusim.results import COMPUTE_LABELS, Result
 
 PLOTS = (plot_axes, plot_memory, plot_roofline, plot_timeline, plot_torus, plot_utilisation)
 
@@ -247,7 +242,7 @@ def test_a_point_is_its_flops_over_its_bytes_and_its_time() -> None:
     ("intensity", "roof"), [(1.0, 10.0), (5.0, 50.0), (10.0, 100.0), (1e6, 100.0)]
 )
 def test_the_roof_is_the_lower_of_two(intensity: float, roof: float) -> None:
-    from tpusim.report.figures.roofline import Roofline
+    from reports import Roofline
 
     assert Roofline((), 100.0, 10.0).roof(intensity) == roof
 

@@ -14,30 +14,35 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from inputs import plain
 from markupsafe import escape
 from replays import BODY, ORIGIN, POD, PROGRAM, placed, small_replay
+from reports import (
+    AXIS_STYLES,
+    HOLDER_STYLES,
+    OTHER_AXES,
+    OTHER_HOLDERS,
+    PARTS,
+    axis_style,
+    figure_bytes,
+    link_series,
+    operation_rows,
+    render_files,
+    report_page,
+    resource_rows,
+)
+from steps import replay_program
 
 import tpusim as ts
-from tpusim.base.plain_text import plain
-from tpusim.base.units import format_bytes, format_seconds
+from tpusim.base import format_bytes, format_seconds
 from tpusim.program import Loop
 from tpusim.report import memory_data, roofline_data, utilisation_data
-from tpusim.report.figures.memory import HOLDER_STYLES, OTHER_HOLDERS
-from tpusim.report.figures.palette import AXIS_STYLES, OTHER_AXES, axis_style
-from tpusim.report.figures.render import figure_bytes
-from tpusim.report.figures.roofline import operation_rows
-from tpusim.report.html import report_page
 from tpusim.report.html.advice import CHANGES_SHOWN
 from tpusim.report.html.headline import headline
 from tpusim.report.html.page import LONGEST_SENTENCE, POLICY
-from tpusim.report.html.resource_use import PARTS, resource_rows
 from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import chip_sources, runs_like
-from tpusim.report.link_traffic import link_series
-from tpusim.report.report_files import render_files
-from tpusim.results.advice import ChangeKind
-from tpusim.results.result import Result
-from tpusim.simulation.program_run import replay_program
+from tpusim.results import ChangeKind, Result
 
 SECTIONS = [
     *("headline", "plan", "time", "advice", "timeline", "use", "memory"),

@@ -3,10 +3,9 @@
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from replays import small_replay
+from reports import draw_figures, new_figure
 
 from tpusim.report.figures.axes_column import AXES_PADDING
-from tpusim.report.figures.canvas import new_figure
-from tpusim.report.figures.render import draw_figures
 
 
 def test_all_that_stands_around_the_axes_is_in_the_figure() -> None:

@@ -5,18 +5,18 @@ from functools import cache
 
 import numpy as np
 import pytest
+from reports import MOST_PLANES, torus_panels
 
 import tpusim as ts
-from tpusim.base.phase import Phase
+from tpusim.base import Phase
 from tpusim.costs import cost_program
 from tpusim.engine import run
 from tpusim.hardware import Topology, placement_from, placements
 from tpusim.program import Collective, CollectiveKind, Loop, Program
 from tpusim.report import axes_data, plot_axes, plot_torus, torus_data, utilisation_data
 from tpusim.report.figures.torus_heatmap import busiest_links
-from tpusim.report.figures.torus_panels import MOST_PLANES, torus_panels
 from tpusim.report.figures.torus_use import TorusUse
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 NBYTES = 2**30
 

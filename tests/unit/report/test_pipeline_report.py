@@ -18,6 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 from pipelines import peak_alive
+from reports import (
+    CORE_COMMUNICATES,
+    CORE_COMPUTES,
+    CORE_WAITS,
+    link_volumes,
+    operations_csv,
+    transfers_csv,
+)
 from test_figures import axes_of, shown
 
 import tpusim as ts
@@ -43,11 +51,7 @@ from tpusim.report import (
     utilisation_data,
     write_report,
 )
-from tpusim.report.csv_tables import operations_csv, transfers_csv
-from tpusim.report.figures.utilisation import CORE_COMMUNICATES, CORE_COMPUTES, CORE_WAITS
-from tpusim.report.link_traffic import link_volumes
-from tpusim.results.result import PICO, Result
-from tpusim.results.stage_uses import StageUse
+from tpusim.results import PICO, Result, StageUse
 
 PLOTS = (
     *(plot_axes, plot_breakdown, plot_memory, plot_pipeline, plot_roofline, plot_timeline),

@@ -11,9 +11,9 @@ from cycler import cycler
 from matplotlib import pyplot, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reports import figure_bytes
 
 import tpusim as ts
-from tpusim.report.figures.render import figure_bytes
 
 OF_RESULTS = ("breakdown", "memory", "utilisation", "roofline", "torus", "axes")
 

@@ -6,11 +6,10 @@ from io import StringIO
 
 import pytest
 from replays import called_replay, small_replay
+from reports import lines_csv, render_files
 
 import tpusim as ts
 from tpusim.report import document, perfect_compiler, plot_memory, trace
-from tpusim.report.csv_tables import lines_csv
-from tpusim.report.report_files import render_files
 
 FIGURES = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
 

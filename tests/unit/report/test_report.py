@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reports import PHASE_SHADES, decimal_seconds, operations_csv, transfers_csv
 
 import tpusim as ts
-from tpusim.base.errors import FileError
-from tpusim.base.phase import Phase
+from tpusim.base import FileError, Phase
 from tpusim.report import (
     breakdown_data,
     check_folder,
@@ -25,9 +25,7 @@ from tpusim.report import (
     trace,
     write_report,
 )
-from tpusim.report.csv_tables import decimal_seconds, operations_csv, transfers_csv
-from tpusim.report.figures.palette import PHASE_SHADES
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 MODEL = ts.models.Transformer(layers=3, embed=1024, mlp=4096, heads=8, kv_heads=2, vocab=1003)
 MESH = {"fsdp": 8, "tensor": 4}

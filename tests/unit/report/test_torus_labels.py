@@ -4,8 +4,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from reports import DIGIT
 
-from tpusim.report.figures.palette import DIGIT
 from tpusim.report.figures.torus_labels import (
     NUMBER_GAP,
     NUMBER_HEIGHT,

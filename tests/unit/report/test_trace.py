@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from replays import small_replay
+from reports import trace_bytes
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.report import trace
-from tpusim.report.step_trace import trace_bytes
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 MODEL = ts.models.Transformer(layers=9, embed=1024, mlp=4096, heads=8, kv_heads=2, vocab=1003)
 

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from many_plans import sweep_text
 from plans import plan_of, small
 from replays import ORIGIN, small_replay
 
 from tpusim.hardware import Slice, load_chip
-from tpusim.report.result_json import document
+from tpusim.report import document
 from tpusim.results import Fit, PlanResult, fit_of
 from tpusim.simulation import simulate
 from tpusim.sweeps import Space, sweep
-from tpusim.sweeps.format import sweep_text
 
 PLAN = plan_of({"fsdp": 16})
 NEED = simulate(small(), PLAN, Slice("v5e", "4x4")).hbm_peak_bytes

@@ -6,9 +6,9 @@ import pytest
 from replays import called_replay, small_replay
 
 import tpusim as ts
-from tpusim.base.phase import Phase
-from tpusim.results.lines import MOST_BENEATH, OPENED_SHARE, LineTable, SourceLine, explain_lines
-from tpusim.results.result import BUBBLE_LABEL
+from tpusim.base import Phase
+from tpusim.results import BUBBLE_LABEL, explain_lines
+from tpusim.results.lines import MOST_BENEATH, OPENED_SHARE, LineTable, SourceLine
 
 MODEL = ts.models.Transformer(layers=4, embed=512, mlp=2048, heads=4, vocab=1000)
 

@@ -1,14 +1,14 @@
 """The range of a result: where it comes from, and how it is printed and written."""
 
 import pytest
+from many_plans import RANGE_COLUMNS
 from plans import ENCODER_480B, PLAN_480B, v4_2048
 from replays import small_replay
 
 import tpusim as ts
 from tpusim.accuracy import measured_errors
-from tpusim.base.units import format_seconds
+from tpusim.base import format_seconds
 from tpusim.report import document
-from tpusim.sweeps.rows import RANGE_COLUMNS
 
 MODEL = ts.models.Transformer(layers=2, embed=256, mlp=1024, heads=4, vocab=1000)
 MESH = {"fsdp": 16}

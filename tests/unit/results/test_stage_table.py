@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 
 import tpusim as ts
-from tpusim.base.units import format_bytes, format_seconds
+from tpusim.base import format_bytes, format_seconds
 from tpusim.program import CHART_COLUMNS, CHART_MARGIN, PassKind, chart_rows
-from tpusim.results.result import Result
+from tpusim.results import Result
 
 MODEL = ts.models.Transformer(name="m", layers=16, embed=2048, mlp=8192, heads=16, vocab=32000)
 PLAN = ts.Plan(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import ModelError, PlanError, TpusimError
+from tpusim.base import ModelError, PlanError, TpusimError
 from tpusim.models import ARCHITECTURES, Conformer, EncoderDecoder, ResNet, names
 from tpusim.runfile import read_run
 

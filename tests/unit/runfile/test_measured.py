@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import PlanError, TpusimError
+from tpusim.base import PlanError, TpusimError
 from tpusim.runfile import read_sweep
 
 RUN = """

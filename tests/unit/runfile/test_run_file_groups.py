@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
+from inputs import wanted
 from test_runfile import P, written
 
-from tpusim.base.errors import ModelError, PlanError, TpusimError
+from tpusim.base import ModelError, PlanError, TpusimError
 from tpusim.graph import Remat
 from tpusim.models import MODEL_KEYS
 from tpusim.plan import PLAN_KEYS
 from tpusim.runfile import changed_plan, read_run, read_sweep
-from tpusim.runfile.schema import wanted
-from tpusim.sweeps.space import candidates
+from tpusim.sweeps import candidates
 
 MOE = "layers = 2\nembed = 64\nmlp = 256\nheads = 4\nvocab = 100"
 

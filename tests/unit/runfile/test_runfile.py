@@ -5,19 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from inputs import FIELDS, wanted
 
 import tpusim as ts
-from tpusim.base.errors import (
-    FileError,
-    HardwareError,
-    ModelError,
-    PlanError,
-    TpusimError,
-    UnitError,
-)
+from tpusim.base import FileError, HardwareError, ModelError, PlanError, TpusimError, UnitError
 from tpusim.hardware import placement_from
 from tpusim.runfile import read_run, read_sweep
-from tpusim.runfile.schema import FIELDS, wanted
 
 PARTS = {
     "slice": 'chip = "v4"\ntopology = "4x4x4"',

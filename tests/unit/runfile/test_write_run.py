@@ -18,10 +18,9 @@ from laws.test_any_plan import (
 )
 
 import tpusim as ts
-from tpusim.base.errors import FileError, HardwareError, ModelError, TpusimError
+from tpusim.base import FileError, HardwareError, ModelError, TpusimError
 from tpusim.graph import GraphWriter, Tensor
-from tpusim.models import Architecture
-from tpusim.models.architecture import GraphChoices
+from tpusim.models import Architecture, GraphChoices
 
 PLANS = (plain_plan, latent_plan, plan_across_slices, quantised_plan, tiled_plan, expert_plan,
          context_plan)  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 from extent import sample
 
-from tpusim.base.errors import PlanError, TpusimError
+from tpusim.base import PlanError, TpusimError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Input, Plan

@@ -7,11 +7,10 @@ from plans import plan_of, small
 from replays import POD, placed, small_replay
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import capacities
 from tpusim.hardware import load_chip
-from tpusim.results import Change, ChangeKind, Fit
-from tpusim.results.fit import fit_of
+from tpusim.results import Change, ChangeKind, Fit, fit_of
 from tpusim.simulation import simulate
 from tpusim.simulation.machine_changes import with_chip
 from tpusim.simulation.plan_changes import plan_changes

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.costs import CORE
 from tpusim.report import plot_timeline, timeline_data, trace
 from tpusim.results import PICO

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 from replays import ORIGIN, POD, PROGRAM, UNKNOWN, placed, small_replay
+from steps import choose_costs, replay_program
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.program import Loop
 from tpusim.report import document
-from tpusim.results.replay_result import UnknownOperation
-from tpusim.simulation.program_run import choose_costs, replay_program
+from tpusim.results import UnknownOperation
 
 FLOPS = 6 * 2 * 3 * 2 * 2048 * 4096 * 4096 * 16
 """Of all products: trips, products of a layer, passes."""
@@ -110,7 +110,7 @@ def test_the_compiler_knows_best_what_hbm_holds() -> None:
 
 
 def test_the_level_of_hbm_reaches_the_need() -> None:
-    from tpusim.report.track_slices import memory_levels
+    from reports import memory_levels
 
     for held in (None, {"arguments": 512.0 * 2**20, "heap": 40.0 * 2**20}):
         result = small_replay(held=held)

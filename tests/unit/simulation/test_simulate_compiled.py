@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 
 HLO = Path(__file__).parents[2] / "data" / "hlo" / "plain" / "scan_mlp_v5e_2x2.hlo.gz"
 MODEL = ts.models.Transformer(layers=1, embed=128, mlp=128, heads=1, vocab=128)

@@ -10,14 +10,14 @@ import pytest
 from commands import SMALL, said
 from plans import plan_of, small
 
-from tpusim.base.errors import HardwareError, PlanError
+from tpusim.base import HardwareError, PlanError
 from tpusim.hardware import Slice, candidates
 from tpusim.report import write_report
 from tpusim.results import PlanResult
 from tpusim.runfile import read_run
 from tpusim.simulation import replay, simulate
 from tpusim.sweeps import Space
-from tpusim.sweeps.space import candidates as candidates_of
+from tpusim.sweeps import candidates as candidates_of
 
 SLOW = "[slice.slow]\nchips = [{ at = [0, 0], compute = 0.5 }]\n"
 MESH = "mesh = { fsdp = 4, tensor = 4 }\n"

@@ -3,8 +3,8 @@
 import pytest
 from hlo import DATA
 
-from tpusim.base.phase import Phase
-from tpusim.compiler.compiled import load
+from tpusim.base import Phase
+from tpusim.compiler import load
 from tpusim.hardware import load_chip
 from tpusim.program import Compute, Loop, Program, VectorWork, Work
 from tpusim.simulation import replay

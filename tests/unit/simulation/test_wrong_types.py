@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 
 MODEL = ts.models.Transformer(layers=2, embed=128, mlp=256, heads=4, vocab=500, name="small")
 PLAN = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=32)

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from commands import SMALL
 from extent import seeds
+from many_plans import MOST_SUBMITTED, run_chunks
 from pandas import read_parquet
 from pandas.testing import assert_frame_equal
 from search_spaces import BASE, POD, space
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.hardware import Slice
 from tpusim.runfile import read_sweep
 from tpusim.sweeps import candidates, sweep
@@ -31,7 +32,6 @@ from tpusim.sweeps.chunks import (
     chunks_of,
     outline_of,
 )
-from tpusim.sweeps.processes import MOST_SUBMITTED, run_chunks
 
 ROOT = Path(__file__).parents[3]
 

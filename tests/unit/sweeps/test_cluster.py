@@ -18,7 +18,7 @@ from pandas.testing import assert_frame_equal
 from search_spaces import MODEL, POD, space
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.sweeps import dask_cluster, sweep
 
 distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")

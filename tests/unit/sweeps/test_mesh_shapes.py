@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import tpusim as ts
-from tpusim.base.units import format_seconds
+from tpusim.base import format_seconds
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "experiments" / "mesh_shapes"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from search_spaces import BASE, MODEL, POD, space
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
 from tpusim.report import mesh_heatmap_data, plot_mesh_heatmap, plot_ranking, ranking_data

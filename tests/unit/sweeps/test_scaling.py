@@ -9,7 +9,7 @@ from pandas import DataFrame
 from search_spaces import BASE, MODEL, POD
 
 import tpusim as ts
-from tpusim.base.errors import HardwareError, PlanError, TpusimError
+from tpusim.base import HardwareError, PlanError, TpusimError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan

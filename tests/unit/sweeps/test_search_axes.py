@@ -8,7 +8,7 @@ from pandas import read_parquet
 from pandas.testing import assert_frame_equal
 from search_spaces import MODEL, space
 
-from tpusim.base.errors import PlanError
+from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
 from tpusim.simulation import simulate

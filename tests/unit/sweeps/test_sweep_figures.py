@@ -2,11 +2,11 @@
 
 import pytest
 from matplotlib.figure import Figure
+from reports import time_scale
 from search_spaces import MODEL, POD, space
 
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.report import mesh_heatmap_data, plot_mesh_heatmap, plot_ranking, ranking_data
-from tpusim.report.figures.canvas import time_scale
 from tpusim.sweeps import sweep
 
 

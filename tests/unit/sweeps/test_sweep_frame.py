@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 from extent import thorough
+from many_plans import RESULT_NUMBERS, breakdown_labels, cell
 from pandas import DataFrame, read_parquet
 from pandas.testing import assert_frame_equal
 from search_spaces import BASE, MODEL, POD, space
 
 import tpusim as ts
-from tpusim.base.errors import FileError, PlanError, TpusimError
+from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.simulation import simulate
 from tpusim.sweeps import Space, candidates, rows, sweep
-from tpusim.sweeps.frame import cell
-from tpusim.sweeps.rows import RESULT_NUMBERS, breakdown_labels
 
 RULES = [{}, {"act_embed": "tensor"}]
 MODULE = sys.modules["tpusim.sweeps.sweep"]

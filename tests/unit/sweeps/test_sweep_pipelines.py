@@ -3,15 +3,14 @@
 from functools import cache
 
 import pytest
+from many_plans import PLAN_FITS, PLAN_REFUSED, sweep_text
 from pandas import DataFrame
 from search_spaces import POD
 
 import tpusim as ts
-from tpusim.base.errors import PlanError
-from tpusim.results.result import COMPUTE_LABELS, EXPOSED
+from tpusim.base import PlanError
+from tpusim.results import COMPUTE_LABELS, EXPOSED
 from tpusim.sweeps import Space, sweep
-from tpusim.sweeps.format import sweep_text
-from tpusim.sweeps.rows import PLAN_FITS, PLAN_REFUSED
 
 BASE = ts.Plan(mesh={"stage": 2, "fsdp": 8}, seq_len=64, global_batch=64)
 MODEL = ts.models.Transformer(layers=4, embed=256, mlp=1024, heads=4, vocab=1000)

@@ -5,7 +5,7 @@ from math import prod
 import pytest
 from search_spaces import AXES, BASE, POD, space
 
-from tpusim.base.errors import HardwareError, PlanError
+from tpusim.base import HardwareError, PlanError
 from tpusim.hardware import Slice, placements
 from tpusim.plan import Plan
 from tpusim.sweeps import Space, candidates

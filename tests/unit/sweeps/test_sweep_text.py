@@ -1,9 +1,9 @@
 """What a sweep says on a terminal."""
 
+from many_plans import best_plans, sweep_text
 from search_spaces import BASE, MODEL, POD, space
 
 from tpusim.sweeps import Space, sweep
-from tpusim.sweeps.format import best_plans, sweep_text
 
 
 def test_the_fastest_that_fits_is_on_top() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.base.errors import TpusimError
+from tpusim.base import TpusimError
 from tpusim.training import Checkpoints, Evaluations, TrainingRun, checkpoint_cost, train_step
 from tpusim.training.checkpoint import HOST_WRITE
 

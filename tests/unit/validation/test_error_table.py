@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpusim.base.errors import FileError
+from tpusim.base import FileError
 from tpusim.validation.error_table import in_page
 
 

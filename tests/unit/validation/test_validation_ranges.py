@@ -4,22 +4,19 @@ from dataclasses import replace
 from math import log
 
 import pytest
-from unit.accuracy.test_measured_errors import RUN
-from unit.validation.test_validation_statistics import done, run
-
-from tpusim.accuracy import measured_errors, residuals
-from tpusim.models import Transformer
-from tpusim.report.figures.predicted_measured import (
+from reports import (
     MeasuredPoint,
     plot_predicted_measured,
     predicted_measured_svg,
     predicted_measured_title,
 )
+from unit.accuracy.test_measured_errors import RUN
+from unit.validation.test_validation_statistics import done, run
+from validated import family_of, points, range_statistics, residual_rows
+
+from tpusim.accuracy import measured_errors, residuals
+from tpusim.models import Transformer
 from tpusim.validation import Validation
-from tpusim.validation.error_table import points
-from tpusim.validation.outcome import family_of
-from tpusim.validation.residual_table import residual_rows
-from tpusim.validation.statistics import range_statistics
 
 MODEL = Transformer(layers=2, embed=512, mlp=2048, heads=4, vocab=1000)
 OWN = residuals()[3]

@@ -1,21 +1,22 @@
 """The statistics against worked examples."""
 
 import pytest
+from validated import (
+    error_statistics,
+    families_of,
+    kinds_of,
+    summarise,
+    tau_b,
+    tau_b_within_chips,
+    with_guesses,
+)
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.runfile import Measured, SimulationRun
 from tpusim.validation import MeasuredRun, RunOutcome
-from tpusim.validation.outcome import families_of, kinds_of
 from tpusim.validation.pairs import run_pairs
-from tpusim.validation.statistics import (
-    error_statistics,
-    summarise,
-    tau_b,
-    tau_b_within_chips,
-    with_guesses,
-)
 
 MODEL = {"layers": 24, "embed": 2048, "mlp": 8192, "heads": 16, "vocab": 1000}
 """Dimensions of 1.6 billion parameters, of which a layer has 67 million."""

@@ -1,0 +1,15 @@
+"""What a result is added up from: totals, memory, paths, and keys that change nothing."""
+
+from tpusim.results.resources import LaneBounds, LaneMachine, TaskBound
+from tpusim.results.result import FRAGMENTATION_LABEL, memory_held
+from tpusim.results.totals import to_host_bytes, total_flops
+
+__all__ = [
+    "FRAGMENTATION_LABEL",
+    "LaneBounds",
+    "LaneMachine",
+    "TaskBound",
+    "memory_held",
+    "to_host_bytes",
+    "total_flops",
+]

@@ -1,0 +1,36 @@
+"""What files and commands are read with: keys, sections, tables."""
+
+from tpusim.base.errors import blame, nearest
+from tpusim.base.plain_text import LONGEST_WORD, plain
+from tpusim.hardware.catalogue import CHIP_SECTIONS, catalogue_rules
+from tpusim.maxtext.shipped_tables import defaults, models
+from tpusim.models.hf.families import SIZE_KEYS, families, read_families, refused_types
+from tpusim.models.model_keys import Biases, Norms, TransformerKeys
+from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm
+from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
+from tpusim.runfile.schema import FIELDS, VARIED, OrNone, wanted
+
+__all__ = [
+    "ACTIVATION_FLOPS",
+    "CHIP_SECTIONS",
+    "FIELDS",
+    "LONGEST_WORD",
+    "SIZE_KEYS",
+    "SLOT_SCHEDULES",
+    "VARIED",
+    "AttentionForm",
+    "Biases",
+    "Norms",
+    "OrNone",
+    "TransformerKeys",
+    "blame",
+    "catalogue_rules",
+    "defaults",
+    "families",
+    "models",
+    "nearest",
+    "plain",
+    "read_families",
+    "refused_types",
+    "wanted",
+]

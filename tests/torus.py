@@ -1,0 +1,34 @@
+"""Routes and seconds on a torus, in parts."""
+
+from tpusim.costs.collective import adding_seconds
+from tpusim.costs.compute import copy_bandwidth, kernel_flops, visited_keys
+from tpusim.costs.convolution import (
+    LAUNCHES,
+    depthwise_seconds,
+    full_batch,
+    pass_matmuls,
+    reads_again,
+    stored_elements,
+    tile_stretch,
+)
+from tpusim.costs.route import received_bytes
+from tpusim.network.paths import link_loads, run_loads, shortest_moves, shortest_routes
+
+__all__ = [
+    "LAUNCHES",
+    "adding_seconds",
+    "copy_bandwidth",
+    "depthwise_seconds",
+    "full_batch",
+    "kernel_flops",
+    "link_loads",
+    "pass_matmuls",
+    "reads_again",
+    "received_bytes",
+    "run_loads",
+    "shortest_moves",
+    "shortest_routes",
+    "stored_elements",
+    "tile_stretch",
+    "visited_keys",
+]

@@ -1,0 +1,29 @@
+"""Measured runs as they are set up, simulated and summed up."""
+
+from tpusim.validation.error_table import points, renewed
+from tpusim.validation.outcome import families_of, family_of, kinds_of, simulate_run
+from tpusim.validation.residual_table import residual_rows
+from tpusim.validation.statistics import (
+    error_statistics,
+    range_statistics,
+    summarise,
+    tau_b,
+    tau_b_within_chips,
+    with_guesses,
+)
+
+__all__ = [
+    "error_statistics",
+    "families_of",
+    "family_of",
+    "kinds_of",
+    "points",
+    "range_statistics",
+    "renewed",
+    "residual_rows",
+    "simulate_run",
+    "summarise",
+    "tau_b",
+    "tau_b_within_chips",
+    "with_guesses",
+]
