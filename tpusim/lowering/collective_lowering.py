@@ -1,4 +1,4 @@
-"""Lowerings of collectives: the vocabulary of `collectives_by_generation.py`."""
+"""Lowerings of collectives: the vocabulary of `collectives_by_generation.toml`."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,16 +1,9 @@
-"""Lowerings of collectives by chip generation: observations of compiled programs.
+"""Lowerings of collectives by chip generation, as `collectives_by_generation.toml` has them."""
 
-One section a generation. Within a section, lines are tried from the top: plain JAX before MaxText,
-and in each style from small groups to large ones and from a whole slice to a part of it. Every
-lowering cites the program that shows it, and the generations and styles in which it was seen. A
-section may borrow a lowering that was seen in others only; results then bear a note.
-
-Programs: libtpu 0.0.42.1 with jax 0.10.2; MaxText of 2025 with libtpu 0.0.11.1. They show a
-compiler's habits, not hardware, and a new compiler may change them.
-"""
-
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
 from tpusim.hardware import Chip, Slice
@@ -22,169 +15,37 @@ from tpusim.lowering.collective_lowering import (
     TableLine,
 )
 from tpusim.lowering.device_groups import DeviceGroup, Places
-from tpusim.lowering.observed import lines as observed
 from tpusim.plan import Compiler
 from tpusim.program import Mode
 
-RINGS = Lowering(
-    name="rings",
-    shown_by="plain language model, 16-way on v6e 4x4, v4 and v5p 2x2x4: weight gathers and "
-    "gradient reductions are rings in the matmuls",
-    seen_on=("v4 plain", "v5p plain", "v6e plain"),
-    gather=Mode.RING,
-    reduce=Mode.RING,
-)
 
-RINGS_AND_GATHERS = Lowering(
-    name="rings, and gathers of what is used twice",
-    shown_by="language models compiled with MaxText's flags (libtpu 0.0.42.1): 1.2B, 16-way on v5p "
-    "2x2x4, and 8B on v6e 2x4 and 4x4; plain 7B model and layers of experts on one slice of v5e "
-    "4x4: what is used twice in the backward pass is gathered beside matmuls",
-    seen_on=("v5p maxtext", "v6e maxtext", "v5e plain"),
-    gather=Mode.RING,
-    reduce=Mode.RING,
-    twice=Mode.ASYNC,
-)
+def _read_table() -> dict[str, tuple[TableLine, ...]]:
+    folder = resources.files("tpusim.lowering")
+    table = tomllib.loads((folder / "collectives_by_generation.toml").read_text("utf-8"))
+    lowerings = {row["name"]: _lowering(row) for row in table["lowerings"]}
+    return {
+        generation: tuple(
+            TableLine(**line | {"lowering": lowerings[line["lowering"]]}) for line in lines
+        )
+        for generation, lines in table["sections"].items()
+    }
 
-RINGS_AND_SPARSECORE_GATHERS = Lowering(
-    name="rings, and SparseCore gathers of what is used twice",
-    shown_by="plain 8B-like model on 7x 2x2x2, 16-way, and layers of experts there, fsdp 4 x "
-    "expert 4: rings over 16 and over 4, and what is used twice in the backward pass is gathered "
-    "on the SparseCore",
-    seen_on=("7x plain",),
-    gather=Mode.RING,
-    reduce=Mode.RING,
-    twice=Mode.ASYNC,
-    overlap=LAYER_AT_ONCE,
-    keys_algorithm="",
-    offloaded=True,
-)
 
-SPARSECORE = Lowering(
-    name="SparseCore",
-    shown_by="7x 2x2x1: all-gather, reduce-scatter and all-reduce are calls on the SparseCore "
-    "(call-start, call-done)",
-    seen_on=("7x maxtext",),
-    gather=Mode.ASYNC,
-    reduce=Mode.ASYNC,
-    overlap=LAYER_AT_ONCE,
-    keys_algorithm="",
-    offloaded=True,
-)
+def _lowering(row: Mapping[str, Any]) -> Lowering:
+    """Return a lowering with its keys as the table has them."""
+    modes = {key: Mode(row[key]) for key in ("gather", "reduce", "twice") if key in row}
+    overlap = {"overlap": _OVERLAPS[row["overlap"]]} if "overlap" in row else {}
+    return Lowering(**{**row, "seen_on": tuple(row["seen_on"]), **modes, **overlap})
 
-ROUTER_GATHERS = Lowering(
-    name="router gathers, synchronous all-reduces",
-    shown_by="MaxText 32B and 16B on v5e 16x16: gathers beside matmuls, prefetch depth one, "
-    "gradients by synchronous all-reduce; plain 32B and 7B models there: gathers by the network "
-    "router, but where the sharded dimension is not the leading one",
-    seen_on=("v5e maxtext",),
-    gather=Mode.ASYNC,
-    gather_algorithm="nd",
-    reduce=Mode.SYNC,
-    reduce_algorithm="all-reduce",
-)
 
-GATHERS_AND_ALL_REDUCES = Lowering(
-    name="asynchronous gathers, synchronous all-reduces",
-    shown_by="MaxText 7B on v6e 16x16, 32B on v5p 4x4x4: as on v5e; 175B with MaxText's flags on "
-    "v6e 16x16: gathers as one ring (libtpu 0.0.42.1 and 0.0.11.1)",
-    seen_on=("v5p maxtext", "v6e maxtext"),
-    gather=Mode.ASYNC,
-    reduce=Mode.SYNC,
-    reduce_algorithm="all-reduce",
-)
+_OVERLAPS = {"layer at once": LAYER_AT_ONCE}
 
-GATHERS_AND_SCATTERS = Lowering(
-    name="asynchronous gathers, fused reduce-scatters",
-    shown_by="the same MaxText programs for the gathers; a group on part of the torus gets the "
-    "fused reduce-scatter; plain layers of 8 experts (embed 4096, mlp 14336) on v5e 4x4, fsdp 4 x "
-    "expert 4: gathers over the 4 beside matmuls, also across the synchronous all-to-alls",
-    seen_on=("v5p maxtext", "v6e maxtext", "v5e plain"),
-    gather=Mode.ASYNC,
-    reduce=Mode.SYNC,
-)
+_EVERY = _read_table()
+UNSEEN = _EVERY.pop("unseen")
+"""Lines for generations without an inspected compiled program."""
 
-SYNCHRONOUS = Lowering(
-    name="synchronous gathers, fused reduce-scatters",
-    shown_by="480-billion-parameter encoder, v4 8x16x16, 256 on a plane x 8; layers of experts, 4 "
-    "on v6e 4x4 and 16 on v5p 4x4x4. The encoder gathers wq and wk twice in its backward pass, wv, "
-    "wo and the MLP's once",
-    seen_on=("v4 plain", "v5p plain", "v6e plain"),
-    gather=Mode.SYNC,
-    reduce=Mode.SYNC,
-    regather_after=20,
-)
-
-SYNCHRONOUS_ALL_REDUCES = Lowering(
-    name="synchronous gathers, all-reduces",
-    shown_by="plain scanned language models on v6e 16x16 (8B, 175B), and plain models replicated "
-    "over two slices of v4 2x2x4, v6e 4x4 and 8x8: gathers over a whole slice as one ring, "
-    "gradients by all-reduce, of which each device takes its part",
-    seen_on=("v4 plain", "v6e plain"),
-    gather=Mode.SYNC,
-    reduce=Mode.SYNC,
-    reduce_algorithm="all-reduce",
-)
-
-_RINGS_OF_TILED_WEIGHTS: Mapping[str, Any] = {"tiled": True, "min_size": 4, "max_size": 32}
-"""Groups over which weights move in rings, beside their matmuls. Of compiled plans for v4 to 7x
-(libtpu 0.0.42.1), the layers' gradients are rings in 131 of the 138 with such groups, and in none
-of the others: 17 over two devices, 70 over 64 and more, 104 whose weights are replicated."""
-
-_MAXTEXT = (
-    TableLine(GATHERS_AND_ALL_REDUCES, "maxtext", whole=True),
-    TableLine(GATHERS_AND_SCATTERS, "maxtext"),
-)
-
-_PADDED_WITH_FLAGS = replace(observed.PADDED_GATHERS, style="maxtext", observed=False)
-"""Gathers over a whole slice of v4 wait, with MaxText's flags too: 2 of 2 compiled plans (libtpu
-0.0.42.1), and MaxText's runs of 22B on v4 4x4x4, which would be 8 % too fast with gathers beside
-matmuls and are 2 % so. Two of two compiled plans for v5p are alike; yet eight of nine published
-runs there, which have further flags, are nearer to the asynchronous gathers of `_MAXTEXT`."""
-
-TABLE: Mapping[str, tuple[TableLine, ...]] = {
-    "v4": (
-        TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
-        observed.PADDED_GATHERS,
-        TableLine(SYNCHRONOUS_ALL_REDUCES, "plain", whole=True),
-        TableLine(SYNCHRONOUS, "plain"),
-        _PADDED_WITH_FLAGS,
-        *_MAXTEXT,
-    ),
-    "v5e": (
-        observed.UNROLLED_RINGS,
-        TableLine(RINGS_AND_GATHERS, "plain", **_RINGS_OF_TILED_WEIGHTS),
-        observed.PLAIN_ROUTER_GATHERS,
-        TableLine(GATHERS_AND_SCATTERS, "plain"),
-        TableLine(ROUTER_GATHERS, "maxtext", whole=True, min_size=32),
-        *_MAXTEXT,
-    ),
-    "v5p": (
-        TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
-        observed.PADDED_GATHERS,
-        TableLine(SYNCHRONOUS_ALL_REDUCES, "plain", whole=True),
-        TableLine(SYNCHRONOUS, "plain"),
-        TableLine(RINGS_AND_GATHERS, "maxtext", whole=True, max_size=16),
-        *_MAXTEXT,
-    ),
-    "v6e": (
-        TableLine(RINGS, "plain", **_RINGS_OF_TILED_WEIGHTS),
-        TableLine(SYNCHRONOUS_ALL_REDUCES, "plain", whole=True),
-        observed.LARGE_GROUPS_OF_EXPERTS,
-        TableLine(SYNCHRONOUS, "plain"),
-        TableLine(RINGS_AND_GATHERS, "maxtext", whole=True, max_size=16),
-        *_MAXTEXT,
-    ),
-    "7x": (
-        TableLine(RINGS_AND_SPARSECORE_GATHERS, "plain", **_RINGS_OF_TILED_WEIGHTS),
-        observed.PADDED_SPARSECORE_GATHERS,
-        TableLine(SPARSECORE),
-    ),
-}
-"""The lowering of each generation; the last lines of a section hold for every group."""
-
-UNSEEN = (TableLine(SYNCHRONOUS, "plain"), *_MAXTEXT)
-"""Lines for generations without an inspected compiled program: v2, v3 and new chips."""
+TABLE: Mapping[str, tuple[TableLine, ...]] = _EVERY
+"""The lines of each generation."""
 
 
 def line_for(generation: str, compiler: Compiler, group: DeviceGroup) -> TableLine:

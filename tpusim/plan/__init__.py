@@ -23,7 +23,7 @@ from tpusim.plan.input import Input as Input
 from tpusim.plan.input_fit import FittedInput as FittedInput
 from tpusim.plan.input_fit import MeasuredStage as MeasuredStage
 from tpusim.plan.input_fit import fit_stages as fit_stages
-from tpusim.plan.input_rates import COMPRESSION_RATIOS as COMPRESSION_RATIOS
+from tpusim.plan.input_rates import RATES as RATES
 from tpusim.plan.input_rates import STORED_COMPRESSED as STORED_COMPRESSED
 from tpusim.plan.input_rates import rate_lines as rate_lines
 from tpusim.plan.keys import PLAN_CHOICES as PLAN_CHOICES

@@ -24,21 +24,10 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.html_text import html_fields
 from tpusim.base.value_checks import check_positive, check_word, is_number, seconds
-from tpusim.plan.input_rates import (
-    BATCH_RATE,
-    COMPRESSION_RATIOS,
-    DECODE_SECONDS,
-    DECOMPRESS_RATES,
-    KINDS,
-    READ_LATENCY,
-    READER_BANDWIDTH,
-    RECORD_BYTES,
-    STORED_COMPRESSED,
-    TOKEN_BYTES,
-)
+from tpusim.plan.input_rates import KINDS, RATES, STORED_COMPRESSED, TOKEN_BYTES
 
 NO_CODEC = "none"
-CODECS = (NO_CODEC, *DECOMPRESS_RATES)
+CODECS = (NO_CODEC, *RATES["decompress_rate"])
 
 
 @checked_call
@@ -81,10 +70,10 @@ class Input:
     compression: str = NO_CODEC
     compression_ratio: float | None = None
     read_bytes: float = 8 * 2.0**20
-    read_latency: float = READ_LATENCY.value
+    read_latency: float = RATES["read_latency"].value
     read_variation: float = 0.0
     readers: int = 16
-    reader_bandwidth: float = READER_BANDWIDTH.value
+    reader_bandwidth: float = RATES["reader_bandwidth"].value
     storage_bandwidth: float | None = None
     files: int | None = None
     decompressors: int | None = None
@@ -92,7 +81,7 @@ class Input:
     workers: int | None = None
     decode_s: float | None = None
     shuffle: int = 0
-    batch_rate: float = BATCH_RATE.value
+    batch_rate: float = RATES["batch_rate"].value
     prefetch: int = 2
     host_chips: int | None = None
     slow_host: float = 1.0
@@ -143,8 +132,8 @@ class Input:
         """
         if self.record_bytes is not None:
             return self.record_bytes
-        if self.kind in RECORD_BYTES:
-            return RECORD_BYTES[self.kind].value
+        if self.kind in RATES["record_bytes"]:
+            return _default("record_bytes", self.kind)
         if not seq_len:
             raise PlanError(
                 'input.kind is "tokens", but the model reads none (plan.seq_len is 0); write '
@@ -164,20 +153,20 @@ class Input:
         if self.compression_ratio is not None:
             return self.compression_ratio
         small = self.kind in STORED_COMPRESSED
-        return 1.0 if small else COMPRESSION_RATIOS[self.compression].value
+        return 1.0 if small else _default("compression_ratio", self.compression)
 
     @property
     def decompress_bandwidth(self) -> float:
         """B/s of one decompressor, in decompressed bytes; inf where nothing is compressed."""
         if self.compression == NO_CODEC:
             return inf
-        known = DECOMPRESS_RATES[self.compression].value
+        known = _default("decompress_rate", self.compression)
         return known if self.decompress_rate is None else self.decompress_rate
 
     @property
     def record_decode_s(self) -> float:
         """Seconds that one worker takes to decode a record."""
-        return DECODE_SECONDS[self.kind].value if self.decode_s is None else self.decode_s
+        return _default("decode_s", self.kind) if self.decode_s is None else self.decode_s
 
     def __str__(self) -> str:
         packed = "" if self.compression == NO_CODEC else f" in {self.compression}"
@@ -188,6 +177,11 @@ class Input:
     def _repr_html_(self) -> str:
         """Return the pipeline in words and the numbers that are given, for a notebook."""
         return html_fields(f"Input: {self}", self)
+
+
+def _default(key: str, name: str) -> float:
+    """Return the default of a key for a kind of record, or for a codec."""
+    return float(RATES[key][name].value)
 
 
 def _check_count(key: str, value: Any) -> None:

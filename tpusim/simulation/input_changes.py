@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tpusim.plan import COMPRESSION_RATIOS, NO_CODEC, STORED_COMPRESSED, Input
+from tpusim.plan import NO_CODEC, RATES, STORED_COMPRESSED, Input
 
 CODEC = "zstd"
 """The codec that is tried where records are not compressed."""
@@ -25,7 +25,7 @@ def input_changes(given: Input) -> Iterator[InputChange]:
         none = dict.fromkeys(("compression_ratio", "decompressors", "decompress_rate"))
         yield InputChange("records that are not compressed", {"compression": NO_CODEC, **none})
     elif given.kind not in STORED_COMPRESSED:
-        ratio = COMPRESSION_RATIOS[CODEC].value
+        ratio = RATES["compression_ratio"][CODEC].value
         yield InputChange(f"records in {CODEC} ({ratio:.3g} to 1)", {"compression": CODEC})
     yield InputChange("reads of 4 times the bytes", {"read_bytes": 4 * given.read_bytes})
     yield _doubled("reads at once", "readers", given.readers)
