@@ -18,7 +18,7 @@ from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, Step
 from tpusim.lowering.observed import passes as observed
 from tpusim.lowering.operand_dtypes import mark_quantised
-from tpusim.lowering.pass_log import current_log
+from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import gradients_after_loop, weight_gradients_last
 from tpusim.lowering.passes.collective_modes import choose_modes
 from tpusim.lowering.passes.gather_quantised import gather_quantised
@@ -68,23 +68,23 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         "mark the operands of quantised matmuls with the dtype in which they multiply",
         "plans with a matmul dtype other than the compute dtype",
         "",
-        lambda nodes, body: mark_quantised(nodes, body.dtypes, body.weights),
-        lambda body: body.dtypes.quantised,
+        lambda nodes, body: mark_quantised(nodes, body.numerics, body.weights),
+        lambda body: body.numerics.quantised,
     ),
     LoweringPass(
         "transfer-dtypes",
         "gather weights and reduce gradients in their own dtypes",
         "always",
         "",
-        lambda nodes, body: set_transfer_dtypes(nodes, body.dtypes, body.weights, body.buffers),
+        lambda nodes, body: set_transfer_dtypes(nodes, body.numerics, body.weights, body.buffers),
     ),
     LoweringPass(
         "gather-quantised",
         "quantise activations before they are gathered",
         "activations that only quantised matmuls gather, in plans that gather what is quantised",
         "",
-        lambda nodes, body: gather_quantised(nodes, body.buffers, body.dtypes.noise),
-        lambda body: body.dtypes.gathers_quantised,
+        lambda nodes, body: gather_quantised(nodes, body.buffers, body.numerics.noise),
+        lambda body: body.numerics.gathers_quantised,
     ),
     LoweringPass(
         "regather",
@@ -145,8 +145,8 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         "quantise each operand of a quantised matmul that is not quantised yet",
         "plans with a matmul dtype other than the compute dtype",
         "",
-        lambda entries, body: insert_quantisations(entries, body.buffers, body.dtypes.noise),
-        lambda body: body.dtypes.quantised,
+        lambda entries, body: insert_quantisations(entries, body.buffers, body.numerics.noise),
+        lambda body: body.numerics.quantised,
     ),
     LoweringPass(
         "insert-casts",
@@ -218,7 +218,7 @@ def _run(each: LoweringPass[Step], steps: Sequence[Step], body: Body) -> list[St
     after = each.run(steps, body)
     log = current_log()
     if log is not None:
-        log.add(each.name, body.name, steps, after)
+        log.append(pass_record(each.name, body.name, steps, after))
     return after
 
 
