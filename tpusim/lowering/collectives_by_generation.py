@@ -1,11 +1,10 @@
 """Lowerings of collectives by chip generation, as `collectives_by_generation.toml` has them."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
+from tpusim.base.shipped_table import shipped_table
 from tpusim.hardware import Chip, Slice
 from tpusim.lowering.collective_lowering import (
     IDEAL,
@@ -20,8 +19,7 @@ from tpusim.program import Mode
 
 
 def _read_table() -> dict[str, tuple[TableLine, ...]]:
-    folder = resources.files("tpusim.lowering")
-    table = tomllib.loads((folder / "collectives_by_generation.toml").read_text("utf-8"))
+    table = shipped_table("lowering", "collectives_by_generation.toml")
     lowerings = {row["name"]: _lowering(row) for row in table["lowerings"]}
     return {
         generation: tuple(

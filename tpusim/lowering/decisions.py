@@ -27,7 +27,7 @@ from tpusim.partition import (
     weights_are_tiled,
     within_slice,
 )
-from tpusim.plan import Axes, Compiler, Context, Numerics, Sharding
+from tpusim.plan import Axes, Compiler, Numerics, Sharding
 from tpusim.program import CollectiveKind, Mode
 
 Said = TypeVar("Said")
@@ -57,6 +57,7 @@ class LoweringDecisions:
     buffers: of all bodies; passes add to them.
     declared: those of the partitioned graph.
     log: what the passes of a body asked, and the buffers that they set.
+    ideal: True for a perfect compiler.
     weights: names of the model's weights.
     permutes: the mode of permutes beside the work of a ring.
     """
@@ -198,6 +199,9 @@ class Body:
 
     name: of the loop, or `step`.
     looped: True if it is the body of a loop.
+    sharding, numerics, compiler, remat: what a user decides about it, see `BodyChoices`.
+    buffers: of all bodies; a pass adds those that it introduces.
+    ideal, permutes, weights: see `LoweringDecisions`.
 
     Sizes and the place are asked for, so that bodies with the same answers have the same entries.
     """
@@ -209,6 +213,11 @@ class Body:
         self.nodes = nodes
         self.name = name
         self.looped = looped
+        self.sharding, self.numerics, self.compiler, self.remat, _ = decisions.choices
+        self.buffers: dict[str, Buffer] = decisions.buffers
+        self.ideal = decisions.ideal
+        self.permutes = decisions.permutes
+        self.weights = decisions.weights
 
     def ask(self, question: Callable[..., Said], *about: Any) -> Said:
         """Return `question(decisions, *about)`, see `LoweringDecisions.ask`."""
@@ -221,51 +230,6 @@ class Body:
     def alone(self, collective: CollectiveNode) -> Lowering:
         """Return the lowering of a collective that no matmul takes in."""
         return self.ask(LoweringDecisions.alone, collective)
-
-    @property
-    def permutes(self) -> Mode:
-        """The mode of permutes beside the work of a ring."""
-        return self._decisions.permutes
-
-    @property
-    def ideal(self) -> bool:
-        """True for a perfect compiler."""
-        return self._decisions.ideal
-
-    @property
-    def dtypes(self) -> Numerics:
-        """The plan's dtypes."""
-        return self._decisions.choices.numerics
-
-    @property
-    def compiler(self) -> Compiler:
-        """The plan's choices of the compiler."""
-        return self._decisions.choices.compiler
-
-    @property
-    def remat(self) -> Remat:
-        """What the plan saves."""
-        return self._decisions.choices.remat
-
-    @property
-    def context(self) -> Context:
-        """How the plan shards sequences."""
-        return self._decisions.choices.sharding.context
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes of the mesh, in order."""
-        return tuple(self._decisions.choices.sharding.mesh)
-
-    @property
-    def weights(self) -> frozenset[str]:
-        """Names of the model's weights."""
-        return self._decisions.weights
-
-    @property
-    def buffers(self) -> dict[str, Buffer]:
-        """Buffers of all bodies; a pass adds those that it introduces."""
-        return self._decisions.buffers
 
     @cached_property
     def collectives(self) -> list[CollectiveNode]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tpusim.base.shipped_table import shipped_table
 from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.decisions import Body
 from tpusim.partition import Node
@@ -11,7 +12,7 @@ from tpusim.partition import Node
 Step = TypeVar("Step", Node, Entry)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoweringPass(Generic[Step]):
     """One rewrite of a body.
 
@@ -26,12 +27,24 @@ class LoweringPass(Generic[Step]):
     name: str
     does: str
     when: str
-    shown_by: str
     run: Callable[[Sequence[Step], Body], list[Step]]
-    applies: Callable[[Body], bool] = lambda body: True
+    applies: Callable[[Body], bool]
+    shown_by: str = ""
     observed: bool = False
 
     @property
     def optional(self) -> bool:
         """True if it can be switched off."""
         return bool(self.shown_by)
+
+
+_TABLE = shipped_table("lowering", "passes.toml")
+
+
+def described(
+    name: str,
+    run: Callable[[Sequence[Step], Body], list[Step]],
+    applies: Callable[[Body], bool] = lambda body: True,
+) -> LoweringPass[Step]:
+    """Return a pass as `passes.toml` describes it."""
+    return LoweringPass(name=name, run=run, applies=applies, **_TABLE[name])

@@ -7,18 +7,11 @@ with record_passes() as log:
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
-
-class Named(Protocol):
-    """A node or an entry of a body."""
-
-    @property
-    def name(self) -> str:
-        """Name, unique in its body."""
-        ...
+from tpusim.lowering.body_entries import Entry
+from tpusim.partition import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,40 +34,36 @@ class PassRecord:
         return sum(map(len, (self.added, self.removed, self.changed, self.moved)))
 
 
-@dataclass(slots=True)
-class PassLog:
-    """The records of one lowering, in order."""
-
-    records: list[PassRecord] = field(default_factory=list)
-
-    def add(
-        self, pass_name: str, body: str, before: Sequence[Named], after: Sequence[Named]
-    ) -> None:
-        """Record a pass by the entries of a body before and after it."""
-        old, new = ({entry.name: entry for entry in entries} for entries in (before, after))
-        record = PassRecord(
-            pass_name,
-            body,
-            added=tuple(name for name in new if name not in old),
-            removed=tuple(name for name in old if name not in new),
-            changed=tuple(name for name in new if name in old and new[name] != old[name]),
-            moved=_moved([name for name in old if name in new], [n for n in new if n in old]),
-        )
-        self.records.append(record)
+def pass_record(
+    pass_name: str,
+    body: str,
+    before: Sequence[Node] | Sequence[Entry],
+    after: Sequence[Node] | Sequence[Entry],
+) -> PassRecord:
+    """Return the effect of a pass, by the entries of a body before and after it."""
+    old, new = ({entry.name: entry for entry in entries} for entries in (before, after))
+    return PassRecord(
+        pass_name,
+        body,
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+        changed=tuple(name for name in new if name in old and new[name] != old[name]),
+        moved=_moved([name for name in old if name in new], [n for n in new if n in old]),
+    )
 
 
-_log: ContextVar[PassLog | None] = ContextVar("pass log", default=None)
+_log: ContextVar[list[PassRecord] | None] = ContextVar("pass log", default=None)
 
 
-def current_log() -> PassLog | None:
-    """Return the log of the `record_passes` that is open, if any."""
+def current_log() -> list[PassRecord] | None:
+    """Return the records of the `record_passes` that is open, if any."""
     return _log.get()
 
 
 @contextmanager
-def record_passes() -> Iterator[PassLog]:
-    """Record the passes of all that is lowered inside the context."""
-    log = PassLog()
+def record_passes() -> Iterator[list[PassRecord]]:
+    """Record the passes of all that is lowered inside the context, in order."""
+    log: list[PassRecord] = []
     token = _log.set(log)
     try:
         yield log

@@ -3,7 +3,8 @@
 Graph passes rewrite nodes before the modes of collectives are known; then each collective gets its
 mode; schedule passes rewrite the entries that come out. A pass that is an optimisation of
 the compiler can be switched off by its name (`Plan.without_passes`, `--without`), and all that
-compiled programs alone showed by `observed`; the others are what the plan asks for.
+compiled programs alone showed by `observed`; the others are what the plan asks for. `passes.toml`
+says what each does, where, and by which program.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -15,10 +16,13 @@ from tpusim.base.same import Same
 from tpusim.lowering.body_entries import Entry
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
-from tpusim.lowering.lowering_pass import LoweringPass, Step
-from tpusim.lowering.observed import passes as observed
+from tpusim.lowering.lowering_pass import LoweringPass, Step, described
+from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
+from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
+from tpusim.lowering.observed.reduced_at_once import reduce_at_once
+from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.operand_dtypes import mark_quantised
-from tpusim.lowering.pass_log import current_log
+from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import gradients_after_loop, weight_gradients_last
 from tpusim.lowering.passes.collective_modes import choose_modes
 from tpusim.lowering.passes.gather_quantised import gather_quantised
@@ -40,121 +44,49 @@ def _compiled(body: Body) -> bool:
 
 
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
-    LoweringPass(
-        "exchange-halos",
-        "receive each row of a halo once, from each neighbour that has some, or gather them all",
-        "convolutions and pools whose positions are sharded",
-        "",
-        exchange_halos,
+    described("exchange-halos", exchange_halos),
+    described(
+        "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
-    LoweringPass(
-        "kernel-gradients-first",
-        "multiply for the gradient of a kernel while the halo of its input's gradient arrives",
-        "backward passes of convolutions whose positions are sharded",
-        "nets of two and three convolutions on v4 and v5e, 2 x 4 and 4 x 4 devices",
-        lambda nodes, body: kernel_gradients_first(nodes),
-        _compiled,
-    ),
-    LoweringPass(
+    described(
         "weight-gradients-last",
-        "multiply for a layer's weight gradients after the rest of its backward pass",
-        "bodies of loops with attention, where no activation is gathered for these matmuls",
-        "12 plain models on v3 to 7x, and models with MaxText's flags on v5p and v6e",
         lambda nodes, body: weight_gradients_last(nodes, body.weights),
         lambda body: body.looped and _compiled(body),
     ),
-    LoweringPass(
+    described(
         "mark-quantised",
-        "mark the operands of quantised matmuls with the dtype in which they multiply",
-        "plans with a matmul dtype other than the compute dtype",
-        "",
-        lambda nodes, body: mark_quantised(nodes, body.dtypes, body.weights),
-        lambda body: body.dtypes.quantised,
+        lambda nodes, body: mark_quantised(nodes, body.numerics, body.weights),
+        lambda body: body.numerics.quantised,
     ),
-    LoweringPass(
+    described(
         "transfer-dtypes",
-        "gather weights and reduce gradients in their own dtypes",
-        "always",
-        "",
-        lambda nodes, body: set_transfer_dtypes(nodes, body.dtypes, body.weights, body.buffers),
+        lambda nodes, body: set_transfer_dtypes(nodes, body.numerics, body.weights, body.buffers),
     ),
-    LoweringPass(
+    described(
         "gather-quantised",
-        "quantise activations before they are gathered",
-        "activations that only quantised matmuls gather, in plans that gather what is quantised",
-        "",
-        lambda nodes, body: gather_quantised(nodes, body.buffers, body.dtypes.noise),
-        lambda body: body.dtypes.gathers_quantised,
+        lambda nodes, body: gather_quantised(nodes, body.buffers, body.numerics.noise),
+        lambda body: body.numerics.gathers_quantised,
     ),
-    LoweringPass(
-        "regather",
-        "gather a copy again where many matmuls separate two of its uses",
-        "weights in lowerings with `regather_after`; activations that gradients of weights read",
-        "480-billion-parameter encoder, v4 8x16x16: wq and wk twice in the backward pass; 17 plain "
-        "plans on v3 to v6e: the input of attention",
-        regather,
-    ),
-    LoweringPass(
-        "rings-across-slices",
-        "send a weight round all devices that it is sharded over, those of other slices too",
-        "weights that become rings, sharded over a slice and across slices",
-        "five plans over two slices of v4, v5e and v5p, rings over 16 and 32 devices",
-        rings_across_slices,
-    ),
-    observed.SCATTER_APART,
-    observed.REDUCE_AT_ONCE,
+    described("regather", regather),
+    described("rings-across-slices", rings_across_slices),
+    described("scatter-apart", scatter_apart),
+    described("reduce-at-once", reduce_at_once, _compiled),
 )
 
 SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
-    LoweringPass(
-        "halos-both-ways",
-        "send the rows of both sides of a halo at once",
-        "halos with neighbours on both sides",
-        "",
-        lambda entries, body: both_ways(entries),
-    ),
-    LoweringPass(
-        "merge-gradients",
-        "reduce small gradients in one all-reduce at the end of the body",
-        "gradients of up to 4 MiB, and all-reduces of shards over a further axis",
-        "480-billion-parameter encoder: K, V and the norms in one of 1 MiB; v6e 4x4: 104 MiB a "
-        "layer over context",
-        merge_gradients,
-    ),
-    observed.MERGE_ALL_REDUCES,
-    LoweringPass(
-        "gradients-after-loop",
-        "multiply for the gradients outside of the layers once the layers are done",
-        "matmuls before a loop whose results only the optimizer reads: rings, and those whose "
-        "result is larger than what they free or is reduced beside the core",
-        "the heads of 332 compiled plans for v2 to 7x, of which rings do either",
-        gradients_after_loop,
-        _compiled,
-    ),
-    LoweringPass(
-        "prefetch",
-        "start asynchronous gathers ahead of the matmul that reads them",
-        "asynchronous gathers of weights, as deep and beside what the lowering's `overlap` says",
-        "MaxText programs on v5e, v5p, v6e: depth one, never across the loop's boundary",
-        prefetch,
-    ),
-    observed.EXCHANGE_COPIES,
-    observed.HEAD_COPIES,
-    LoweringPass(
+    described("halos-both-ways", lambda entries, body: both_ways(entries)),
+    described("merge-gradients", merge_gradients),
+    described("merge-all-reduces", merge_all_reduces),
+    described("gradients-after-loop", gradients_after_loop, _compiled),
+    described("prefetch", prefetch),
+    described("exchange-copies", copy_exchanges, _compiled),
+    described("head-copies", copy_head_exchanges, _compiled),
+    described(
         "insert-quantisations",
-        "quantise each operand of a quantised matmul that is not quantised yet",
-        "plans with a matmul dtype other than the compute dtype",
-        "",
-        lambda entries, body: insert_quantisations(entries, body.buffers, body.dtypes.noise),
-        lambda body: body.dtypes.quantised,
+        lambda entries, body: insert_quantisations(entries, body.buffers, body.numerics.noise),
+        lambda body: body.numerics.quantised,
     ),
-    LoweringPass(
-        "insert-casts",
-        "cast gathered weights before their first reader",
-        "weights that are gathered in another dtype than the compute dtype",
-        "",
-        lambda entries, body: insert_casts(entries, body.buffers),
-    ),
+    described("insert-casts", lambda entries, body: insert_casts(entries, body.buffers)),
 )
 
 
@@ -218,7 +150,7 @@ def _run(each: LoweringPass[Step], steps: Sequence[Step], body: Body) -> list[St
     after = each.run(steps, body)
     log = current_log()
     if log is not None:
-        log.add(each.name, body.name, steps, after)
+        log.append(pass_record(each.name, body.name, steps, after))
     return after
 
 

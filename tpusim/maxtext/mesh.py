@@ -1,33 +1,17 @@
 """The slice and the mesh of a config."""
 
-from collections.abc import Mapping
 from math import prod
 
 from tpusim.base.shown_value import shown
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig
+from tpusim.maxtext.shipped_tables import unsimulated
 
-AXES: Mapping[str, str] = {
-    "data": "data",
-    "pipeline": "stage",
-    "fsdp": "fsdp",
-    "fsdp_transpose": "fsdp_transpose",
-    "context": "context",
-    "context_usp_ulysses": "context_usp_ulysses",
-    "tensor": "tensor",
-    "tensor_sequence": "tensor_sequence",
-    "expert": "expert",
-}
-"""The mesh axis of each of MaxText's `ici_..._parallelism` and `dcn_..._parallelism`."""
-
-UNSUPPORTED_PARALLELISM: Mapping[str, str] = {
-    "sequence": "sequences sharded over the heads' axis",
-    "context_autoregressive": "decoding sharded over the context",
-    "tensor_transpose": "the embed dimension of weights on a tensor axis of its own",
-    "autoregressive": "decoding sharded over chips",
-    "diloco": "slices that train apart",
-}
-"""Kinds of parallelism that cannot be simulated."""
+KINDS = (
+    *("data", "pipeline", "fsdp", "fsdp_transpose", "context", "context_usp_ulysses"),
+    *("tensor", "tensor_sequence", "expert"),
+)
+"""MaxText's `ici_..._parallelism` and `dcn_..._parallelism`, in the order of the mesh's axes."""
 
 
 def slice_of(config: MaxTextConfig, given: Slice | str | None = None) -> Slice:
@@ -63,8 +47,8 @@ def mesh_of(config: MaxTextConfig, pod: Slice) -> dict[str, int]:
     """Return the axes larger than one: those within a slice, then, as `dcn_...`, those across."""
     inside = _filled(config, "ici", pod.devices // pod.num_slices, f"devices of a slice of {pod}")
     across = _filled(config, "dcn", pod.num_slices, "slices")
-    mesh = {AXES[kind]: size for kind, size in inside.items() if size > 1}
-    mesh |= {f"dcn_{AXES[kind]}": size for kind, size in across.items() if size > 1}
+    mesh = {_axis(kind): size for kind, size in inside.items() if size > 1}
+    mesh |= {f"dcn_{_axis(kind)}": size for kind, size in across.items() if size > 1}
     return mesh or {"fsdp": 1}
 
 
@@ -88,22 +72,26 @@ def _filled(config: MaxTextConfig, level: str, total: int, what: str) -> dict[st
         sizes[open_[0]] = total // fixed
     elif fixed != total:
         raise config.fault(f"{said} is not the {total} {what}; leave one of the {level} keys at -1")
-    for kind, size in sizes.items():
-        if size > 1 and kind in UNSUPPORTED_PARALLELISM:
+    for kind, what in unsimulated("parallelism").items():
+        if sizes.get(kind, 1) > 1:
             raise config.fault(
-                f"{_key(level, kind)} is {size}: {UNSUPPORTED_PARALLELISM[kind]} cannot be "
-                "simulated yet; write 1"
+                f"{_key(level, kind)} is {sizes[kind]}: {what} cannot be simulated yet; write 1"
             )
     return sizes
 
 
 def _sizes(config: MaxTextConfig, level: str) -> dict[str, int]:
     sizes = {}
-    for kind in (*AXES, *UNSUPPORTED_PARALLELISM):
+    for kind in (*KINDS, *unsimulated("parallelism")):
         key = _key(level, kind)
         if key in config.table:
             sizes[kind] = -1 if config.table[key] == -1 else config.size(key)
     return sizes
+
+
+def _axis(kind: str) -> str:
+    """Return the axis of the mesh for a kind of parallelism."""
+    return "stage" if kind == "pipeline" else kind
 
 
 def _key(level: str, kind: str) -> str:

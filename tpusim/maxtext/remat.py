@@ -7,9 +7,6 @@ from tpusim.maxtext.config import MaxTextConfig
 from tpusim.maxtext.shipped_tables import shipped
 from tpusim.models import Transformer
 
-QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
-DOTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
-
 TENSORS: Mapping[str, tuple[str, ...]] = {
     name: tuple(ours) for name, ours in shipped("tensor_names").items()
 }
@@ -22,29 +19,9 @@ FUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """The key of a config that fuses matmuls, the name of the fused result, and the results of our
 matmuls that it stands for where the model has them apart."""
 
-NAMED_POLICIES: Mapping[str, tuple[str, ...]] = {
-    "save_dot_with_context_except_mlp": (*QKV, "context", "out_proj"),
-    "save_dot_except_mlpwi": (*QKV, "out_proj", "mlpwo"),
-    "save_dot_except_mlp": (*QKV, "out_proj"),
-    "save_qkv_proj": QKV,
-    "save_out_proj": ("out_proj",),
-    "full": (),
-    "none": (),
-}
-"""Policies that save by name (MaxText, layers/decoders.py, get_remat_policy). `none` gives the
-checkpoint of a layer no policy, so that it saves what `full` does: its input."""
-
-OFFLOADED: Mapping[str, tuple[str, ...]] = {
-    "qkv_proj_offloaded": QKV,
-    "minimal_offloaded": DOTS,
-}
-
-PROJECTION_POLICIES: Mapping[str, tuple[str, ...]] = {
-    "minimal": (),
-    "minimal_flash": ("context",),
-    "minimal_with_context": ("context",),
-}
-"""Policies that save all projections, and the tensors that they save besides."""
+POLICIES = shipped("remat_policies")
+PROJECTIONS = POLICIES["offloaded"]["minimal_offloaded"]
+"""Policies by how they save, and MaxText's names of all projections."""
 
 CUSTOM = ("device", "offload", "remat")
 
@@ -57,11 +34,12 @@ def remat_of(config: MaxTextConfig, model: Transformer) -> Saved:
     policy = config.text("remat_policy")
     if policy == "custom":
         return _custom(config, model)
-    if policy in PROJECTION_POLICIES:
-        return _save_projections(PROJECTION_POLICIES[policy], config, model)
-    if policy in OFFLOADED:
-        return "full", (), _our_names(OFFLOADED[policy], config, model)
-    known = {**NAMED_POLICIES, **OFFLOADED, **PROJECTION_POLICIES, "custom": ()}
+    if policy in POLICIES["projections"]:
+        return _save_projections(tuple(POLICIES["projections"][policy]), config, model)
+    if policy in POLICIES["offloaded"]:
+        return "full", (), _our_names(POLICIES["offloaded"][policy], config, model)
+    known = {name: names for part in POLICIES.values() for name, names in part.items()}
+    known |= {"custom": ()}
     return "full", _our_names(config.choice("remat_policy", known), config, model), ()
 
 
@@ -85,7 +63,7 @@ def _save_projections(besides: tuple[str, ...], config: MaxTextConfig, model: Tr
 
     MaxText has no name for a router, nor for the projections to the latents.
     """
-    named, minimal = _our_names(DOTS, config, model), Remat("minimal")
+    named, minimal = _our_names(PROJECTIONS, config, model), Remat("minimal")
     kept = {t.short for op in _layer_ops(model) for t in op.outputs if minimal.keeps(op, t)}
     if kept - {LAYER_IN} == set(named):
         return "minimal", besides, ()

@@ -4,14 +4,13 @@ A key is read (`defaults.toml`), left out with a note or refused (`unsimulated.t
 (`ignored.toml`).
 """
 
-import tomllib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from tpusim.base.errors import nearest
+from tpusim.base.shipped_table import shipped_table
 
 RULES = "logical_axis_rules"
 
@@ -30,7 +29,7 @@ EFFECTIVE_AT_ONE = (
 @cache
 def shipped(name: str) -> Mapping[str, Any]:
     """Return one of the tables."""
-    return tomllib.loads((resources.files("tpusim.maxtext") / f"{name}.toml").read_text("utf-8"))
+    return shipped_table("maxtext", f"{name}.toml")
 
 
 @cache

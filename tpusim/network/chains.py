@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -315,29 +315,13 @@ def _grid_chain(spans: tuple[Span, ...], topology: Topology) -> Chain:
     return replace(chain, same_order=best.same_order, grid=grid, tour=best.tour)
 
 
-class _Candidate(Protocol):
-    """What decides between chains: the load of the busiest link in a gather, then its hops."""
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def least_cost(self) -> tuple[float, float]:
-        """Bounds of the load and the hops, cheaper than they are."""
-
-    @property
-    def gather_load(self) -> float: ...
-
-    @property
-    def gather_hops(self) -> int: ...
-
-
-_C = TypeVar("_C", bound=_Candidate)
+_C = TypeVar("_C", Chain, "_GridChain")
 
 
 def best_chain(candidates: Iterable[_C]) -> _C:
     """Return the chain whose links carry least in a gather, then the one of the fewest hops."""
-    best, least = None, (np.inf, np.inf)
+    best: _C | None = None
+    least = (np.inf, np.inf)
     for chain in candidates:
         if chain.least_cost >= least or (load := chain.gather_load) > least[0]:
             continue

@@ -1,10 +1,9 @@
 """The rates that an input pipeline has by default, as `input_rates.toml` has them."""
 
-import tomllib
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any, NamedTuple
 
+from tpusim.base.shipped_table import shipped_table
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 
 
@@ -34,8 +33,8 @@ class InputRate(NamedTuple):
 
 
 def _read_rates() -> dict[str, Any]:
-    text = (resources.files("tpusim.plan") / "input_rates.toml").read_text("utf-8")
-    return {name: _rates(row) for name, row in tomllib.loads(text).items()}
+    table = shipped_table("plan", "input_rates.toml")
+    return {name: _rates(row) for name, row in table.items()}
 
 
 def _rates(row: dict[str, Any]) -> Any:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tpusim.engine import CallTimes, Level, MemoryChange, Record
-from tpusim.results.repeated_blocks import RepeatedBlock, Repeating, change_blocks
+from tpusim.results.repeated_blocks import RepeatedBlock, change_blocks
 
 SHORT_BLOCK = 3
 """Blocks of at most this many repetitions are always shown whole."""
 
-T = TypeVar("T", bound=Repeating)
+T = TypeVar("T", Record, MemoryChange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _rise(tree: "Sequence[MemoryChange | RepeatedBlock[MemoryChange]]") -> int:
     )
 
 
-def _split(entry: Repeating) -> tuple[CallTimes, tuple[Level, ...]]:
+def _split(entry: Record | MemoryChange) -> tuple[CallTimes, tuple[Level, ...]]:
     """Return the call times of an entry, a single 0 outside calls, and the other levels."""
     match entry.repeats:
         case (CallTimes() as calls, *rest):

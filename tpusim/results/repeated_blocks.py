@@ -7,21 +7,11 @@ and the next block cannot begin before two have passed.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tpusim.engine import CallTimes, Level, MemoryChange, Record, RepeatLevel
 
-
-class Repeating(Protocol):
-    """What happened as often as its levels of repetition say."""
-
-    @property
-    def repeats(self) -> tuple[Level, ...]:
-        """The levels, the outermost first."""
-        ...
-
-
-T = TypeVar("T", bound=Repeating)
+T = TypeVar("T", Record, MemoryChange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +56,7 @@ def _blocks(
     return tuple(found)
 
 
-def _within(entry: Repeating, depth: int, level: Level) -> bool:
+def _within(entry: Record | MemoryChange, depth: int, level: Level) -> bool:
     return entry.repeats[depth : depth + 1] == (level,)
 
 

@@ -17,10 +17,9 @@ from tpusim.program import Collective
 from tpusim.results import PICO, PlanResult, Result, aligned, collective_axes, entry
 from tpusim.results.result import check_result
 from tpusim.simulation.arguments import check_arguments
-from tpusim.simulation.fastest_candidate import fastest
 from tpusim.simulation.known_steps import KNOWN_STEPS
 from tpusim.simulation.loads import distinct_operations, isolated_totals
-from tpusim.simulation.placement_search import PlacedStep, PlacementCandidate
+from tpusim.simulation.placement_search import PlacedStep, PlacementCandidate, fastest
 from tpusim.simulation.plan_run import given_placement
 
 ROWS_SHOWN = 20
@@ -131,7 +130,7 @@ def explain_placement(
     for each in tried:
         at, (least_ps, pattern) = each.on.placement, each.examine()
         if at == taken and pattern not in times:
-            times[pattern] = each.simulate().device_ps
+            times[pattern] = each.simulate().run.device_ps
         rows.append(
             PlacementRow(
                 placement=at,

@@ -72,7 +72,7 @@ def explain_passes(result: PlanResult) -> PassTable:
         PassRow(
             rewrite=each,
             off=switched_off(each, without),
-            records=tuple(one for one in log.records if one.pass_name == each.name),
+            records=tuple(one for one in log if one.pass_name == each.name),
         )
         for each in all_passes()
     )

@@ -12,7 +12,7 @@ their programs are compiled as a whole on each placement.
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from tpusim.costs import (
     CollectiveCosts,
@@ -47,41 +47,31 @@ MOST_PARTS = 32_768
 """Kinds and places of collectives of one slice that are kept."""
 
 
-class PlacedCode(Protocol):
-    """A step on a placement."""
+@dataclass(slots=True)
+class PlacedCode:
+    """A step on a placement.
 
-    @property
-    def core_ps(self) -> int:
-        """Picoseconds of the core's tasks, one after the other: no step is shorter."""
-        ...
+    core_ps: picoseconds of the core's tasks, one after the other: no step is shorter.
+    put_together: makes its code.
+    """
+
+    core_ps: int
+    put_together: Callable[[], LaneCode | PipelineCode]
+    _code: LaneCode | PipelineCode | None = None
 
     @property
     def code(self) -> LaneCode | PipelineCode:
         """Its code, put together when it is first asked for."""
-        ...
+        if self._code is None:
+            self._code = self.put_together()
+        return self._code
 
 
-class PlacedCodes(Protocol):
-    """A step by its placement, among those that share its programs."""
-
-    def on(self, placement: Placement) -> PlacedCode:
-        """Return the step on a placement."""
-        ...
-
-
-def placed_codes(programs: Programs, pod: Slice) -> PlacedCodes:
+def placed_codes(programs: Programs, pod: Slice) -> "LaneCodes | WholeCodes":
     """Return the step of these programs by its placement."""
     if pod.num_slices > 1 or any(program.segments for program in programs):
         return WholeCodes(programs, pod)
     return LaneCodes(programs[0], pod)
-
-
-@dataclass(frozen=True, slots=True)
-class WholeCode:
-    """A code that was compiled for its placement alone."""
-
-    code: LaneCode | PipelineCode
-    core_ps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +82,11 @@ class WholeCodes:
     pod: Slice
     _known: KnownParts = field(default_factory=dict)
 
-    def on(self, placement: Placement) -> WholeCode:
-        """Return the code on a placement."""
+    def on(self, placement: Placement) -> PlacedCode:
+        """Return the programs on a placement."""
         lanes = cost_programs(self.programs, self.pod, placement, self._known)
         code = compile_pipeline(lanes) if has_calls(lanes) else compile_lane(lanes[0])
-        return WholeCode(code, core_ps(code))
+        return PlacedCode(core_ps(code), lambda: code)
 
 
 class SliceCosts:
@@ -176,7 +166,7 @@ class LaneCodes:
                 self.ops.append((op.name, kind.number))
         self.kinds = tuple(kinds.values())
 
-    def on(self, placement: Placement) -> "ExchangedCode":
+    def on(self, placement: Placement) -> PlacedCode:
         """Return the program on a placement."""
         spans, costs = dict(placement.axes), self._costs
         machine = partial(CollectiveCosts.of, self.program, self.pod, placement, costs.parts)
@@ -193,7 +183,7 @@ class LaneCodes:
             for kind, some in zip(self.kinds, parts, strict=True)
             if kind.op.mode is Mode.SYNC
         )
-        return ExchangedCode(template, parts, template.core_ps + waits)
+        return PlacedCode(template.core_ps + waits, partial(template.with_parts, parts))
 
     def _template(self, shape: Sequence[int], placement: Placement) -> "LaneTemplate":
         """Return the code on a placement, for all on which collectives have as many parts."""
@@ -251,24 +241,3 @@ def _exchanged(step: TaskStep, part: TransferPart, numbers: TaskNumbers) -> Task
         **part._asdict(),
     )
     return TaskStep(task, step.index, step.stream, *numbers, step.needs, step.takes, step.frees)
-
-
-@dataclass(slots=True)
-class ExchangedCode:
-    """A program on a placement, before its code is put together.
-
-    parts: of each kind of collective.
-    core_ps: see `PlacedCode`.
-    """
-
-    template: LaneTemplate
-    parts: Sequence[tuple[CostedPart, ...]]
-    core_ps: int
-    _code: LaneCode | None = None
-
-    @property
-    def code(self) -> LaneCode:
-        """The code; made once."""
-        if self._code is None:
-            self._code = self.template.with_parts(self.parts)
-        return self._code

@@ -6,16 +6,16 @@ isolation, one after the other. Placements are simulated in the order of this bo
 is left can beat the best: the same answer as simulating all of them.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tpusim.engine import CodeRun, Race
 from tpusim.hardware import Placement, Slice
 from tpusim.pipeline.planned_step import PlannedStep, Programs
 from tpusim.results import StepContents, step_contents
-from tpusim.simulation.fastest_candidate import fastest
 from tpusim.simulation.loads import code_totals
-from tpusim.simulation.placed_code import PlacedCode, PlacedCodes, placed_codes
+from tpusim.simulation.placed_code import LaneCodes, PlacedCode, WholeCodes, placed_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ProgramsOnPlacements:
 
     programs: Programs
     contents: StepContents
-    codes: PlacedCodes
+    codes: LaneCodes | WholeCodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,11 @@ class StepOnPlacements:
         return PlacedStep(placement, alike, alike.codes.on(placement))
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedRun:
+class PlacedRun(NamedTuple):
     """The run of a step on a placement."""
 
     on: PlacedStep
     run: CodeRun
-
-    @property
-    def device_ps(self) -> int:
-        """The device's own picoseconds."""
-        return self.run.device_ps
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +96,38 @@ class PlacementCandidate:
         """Return its run, which may break off once it cannot be faster than `best_ps`."""
         race = Race(best_ps, self.least_ps) if self.races and best_ps is not None else None
         return PlacedRun(self.on, CodeRun(self.on.placed.code, fold=self.fold, race=race))
+
+
+def fastest(
+    candidates: Iterable[PlacementCandidate],
+) -> tuple[PlacedRun, dict[Hashable, int]]:
+    """Return the fastest run, and the picoseconds of each pattern that was simulated to find it.
+
+    They are the device's own, as waits for the host would hide differences; of a run that a
+    candidate broke off they are its bound.
+
+    Candidates are simulated in the order of their bounds until none that is left can beat the best:
+    the same answer as simulating all of them. Of equal runs the first in the order of the
+    candidates is the fastest.
+
+    Raise ValueError if there is no candidate.
+    """
+    times: dict[Hashable, int] = {}
+    best: tuple[int, int] | None = None
+    found: PlacedRun | None = None
+    for each in sorted(candidates, key=lambda each: (each.least_ps, each.number)):
+        if best is not None and best < (each.least_ps, each.number):
+            break
+        least_ps, pattern = each.examine()
+        if pattern in times or (best is not None and best < (least_ps, each.number)):
+            continue
+        placed = each.simulate(None if best is None else best[0])
+        took = times[pattern] = placed.run.device_ps
+        if best is None or (took, each.number) < best:
+            best, found = (took, each.number), placed
+    if found is None:
+        raise ValueError("there is no placement to run on")
+    return found, times
 
 
 def fastest_run(steps: Sequence[PlacedStep], *, fold: bool) -> PlacedRun:

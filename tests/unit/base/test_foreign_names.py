@@ -8,7 +8,7 @@ from inputs import nearest
 
 import tpusim as ts
 from tpusim.base import PlanError
-from tpusim.base.foreign_names import _NAMES
+from tpusim.base.foreign_names import our_names
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.partition.rules import DEFAULT_RULES
 from tpusim.plan import PLAN_KEYS, STAGE_AXES
@@ -20,8 +20,8 @@ def test_each_stands_for_a_name_that_exists() -> None:
     axes = {axis for rule in DEFAULT_RULES.values() for axis in rule}
     known = {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes, *STAGE_AXES, *DEFAULT_RULES}
     known |= {"seq", "batch", "act_seq"}
-    assert set(_NAMES.values()) <= known
-    assert not set(_NAMES) & {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes}
+    assert set(our_names().values()) <= known
+    assert not set(our_names()) & {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes}
 
 
 @pytest.mark.parametrize(

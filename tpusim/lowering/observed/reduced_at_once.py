@@ -44,7 +44,7 @@ def _is_further(body: Body, node: CollectiveNode) -> bool:
 
 
 def _merged(body: Body, scatter: CollectiveNode, reduce: CollectiveNode) -> CollectiveNode:
-    axes = tuple(axis for axis in body.axes if axis in (*scatter.axes, *reduce.axes))
+    axes = tuple(axis for axis in body.sharding.mesh if axis in (*scatter.axes, *reduce.axes))
     return replace(
         scatter,
         name=reduce.name,

@@ -67,7 +67,7 @@ def _goes_round(body: Body, collective: CollectiveNode) -> bool:
     )
     split = body.buffers[shard].local.split()
     axes = next((split[dim] for dim in split if is_sequence(dim)), ())
-    return collective.axes == axes and sends_keys_round(body.context, collective.axes)
+    return collective.axes == axes and sends_keys_round(body.sharding.context, collective.axes)
 
 
 def matmuls_for(body: Body, collective: CollectiveNode) -> list[ComputeNode]:
