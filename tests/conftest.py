@@ -1,7 +1,7 @@
 """Settings for all tests: what runs by default, and the same examples in every run.
 
 `pytest` runs a sample of seeds, examples and cases, `pytest -m thorough` all of them (extent.py
-says which), `pytest -m xla` what needs the TPU compiler, `pytest -m torch` and
+says which), `pytest -m xla` what needs the TPU compiler and is not thorough, `pytest -m torch` and
 `pytest -m tensorflow` what needs these too, and `pytest -m browser` what needs Chromium. Any other
 expression is pytest's own, and a test that is named runs with all of its cases.
 """
@@ -14,7 +14,11 @@ from extent import ALL_EXAMPLES
 from hypothesis import settings
 
 APART = "not (xla or torch or tensorflow or browser)"
-SELECTED = {"": f"not thorough and {APART}", "thorough": f"thorough or {APART}"}
+SELECTED = {
+    "": f"not thorough and {APART}",
+    "thorough": f"thorough or {APART}",
+    "xla": "xla and not thorough",
+}
 
 settings.register_profile("default", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=ALL_EXAMPLES)

@@ -1,6 +1,6 @@
 """The parts of the engine, for laws about one of them."""
 
-from tpusim.engine.clock import nanobytes, nanobytes_per_ps, picoseconds
+from tpusim.engine.clock import nanobytes, nanobytes_per_ps
 from tpusim.engine.flows import FlowNetwork
 from tpusim.engine.lane import Lane, run_processes
 from tpusim.engine.lane_clock import LaneClock
@@ -11,6 +11,5 @@ __all__ = [
     "LaneClock",
     "nanobytes",
     "nanobytes_per_ps",
-    "picoseconds",
     "run_processes",
 ]

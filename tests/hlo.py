@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from compiler_parts import HloModule
+from compiler_parts import HloModule, read_module
 from scripts import EXPERIMENTS, script
 
 DATA = Path(__file__).parent / "data" / "hlo"
@@ -14,8 +14,6 @@ F32 = "f32[256,256]{1,0:T(8,128)}"
 def module_of(text: str) -> HloModule:
     """The module of some text; skips the test where jaxlib is missing."""
     pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
-    from compiler_parts import read_module
-
     return read_module(text.encode(), any_compiler=True)
 
 

@@ -10,7 +10,7 @@ from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, choices_of
 from tpusim.frames import sizes_of as sizes_in
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice, placements
-from tpusim.lowering import AskedPlace, BodyChoices
+from tpusim.lowering import BodyChoices
 from tpusim.models import Transformer
 from tpusim.partition import CollectiveNode, ComputeNode, PartitionedGraph, Sizes, body_nodes
 from tpusim.plan import Plan
@@ -66,7 +66,7 @@ def lowered(
     graph: Graph, partitioned: PartitionedGraph, plan: Plan, pod: Slice, placement: Placement
 ) -> Program:
     """The program of a step on a placement."""
-    return TrainingFrame.of(graph, plan, asked_place(pod, placement, plan)).program(
+    return TrainingFrame.of(graph, plan, asked_place(pod, placement, choices_of(plan))).program(
         graph, partitioned
     )
 
@@ -79,7 +79,7 @@ def lowered_forward(
     placement: Placement,
 ) -> Program:
     """The program of a forward pass alone on a placement."""
-    place = AskedPlace(pod, placement, choices.sharding.mesh, choices.compiler)
+    place = asked_place(pod, placement, choices)
     return ForwardFrame(choices, sizes_in(graph, choices), place).program(graph, partitioned)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import tpusim as ts
 from tpusim.hardware import parse_slice
-from tpusim.training.compile_time import SPREAD, ProgramSize, program_size, seconds_of_size
+from tpusim.training import program_size
+from tpusim.training.compile_time import SPREAD, ProgramSize, seconds_of_size
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "training_runs"
 

@@ -24,13 +24,13 @@ from test_any_plan import (
     random_plan,
     tiled_plan,
 )
-from torus import route, route_seconds
 
 from tpusim.base import TpusimError
 from tpusim.bounds import PlanArrays, bound, bounds
 from tpusim.bounds.footprints import Footprints, least_seconds
 from tpusim.bounds.groups import GroupAnswers
 from tpusim.bounds.placed_bounds import columns_of, placed_seconds
+from tpusim.costs import route, route_seconds
 from tpusim.hardware import Slice, candidates
 from tpusim.models import Transformer
 from tpusim.network import ALGORITHMS as NETWORK_ALGORITHMS
@@ -101,6 +101,11 @@ def test_the_bounds_of_random_plans_are_below_their_steps_but_not_far(
     assert len(found) > BLOCK / 2
     if block == 0:
         assert median(found) > KINDS[kind][1]
+
+
+def test_merged_gradients_hide_their_hops_behind_what_other_groups_send() -> None:
+    """Gradients of 23 MB in one all-reduce on a ring of 128, whose links two groups share."""
+    assert len(list(shares("tiles", range(52, 53)))) == 1
 
 
 def beside_the_core(seed: int) -> Case:

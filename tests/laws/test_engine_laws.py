@@ -4,12 +4,12 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from engines import nanobytes, picoseconds
+from engines import nanobytes
 from extent import seeds
 from random_programs import Generator, printed
 
 from tpusim.costs import CORE, CostedProgram, Task, TaskLoop, TaskOp
-from tpusim.engine import run
+from tpusim.engine import picoseconds, run
 from tpusim.program import Dep, Phase
 
 SEEDS = seeds(40)

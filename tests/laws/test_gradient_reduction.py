@@ -16,7 +16,7 @@ from test_partition_memory import run as run_memory
 
 from tpusim.base import Phase, PlanError, TpusimError
 from tpusim.export.plan_to_jax import check_sayable
-from tpusim.frames import MICROBATCHES, asked_place
+from tpusim.frames import MICROBATCHES, asked_place, choices_of
 from tpusim.hardware import Slice, placements
 from tpusim.models import Transformer
 from tpusim.partition import PartitionedGraph, Purpose, Sizes, late_reductions
@@ -300,7 +300,7 @@ def is_call(op: object) -> bool:
 def test_placements_are_told_apart_by_the_axes_of_the_late_reductions(mesh: dict[str, int]) -> None:
     """No other collective is over `data`."""
     step = planned_step(MODEL.replace(layers=4), plan(mesh), pod(mesh))
-    place = asked_place(step.pod, placements(step.pod, mesh)[0], step.plan)
+    place = asked_place(step.pod, placements(step.pod, mesh)[0], choices_of(step.plan))
     step.lower(place)
     assert {axes for axes, _ in place.answers.lowerings} == {("data",)}
 

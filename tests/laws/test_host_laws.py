@@ -4,10 +4,10 @@ import random
 from dataclasses import replace
 
 import pytest
-from engines import picoseconds
 from extent import seeds
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
+from tpusim.engine import picoseconds
 from tpusim.hardware import Slice, load_chip
 from tpusim.models import Transformer
 from tpusim.plan import LOOPS, Plan

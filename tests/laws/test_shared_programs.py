@@ -24,7 +24,7 @@ from test_bound import pipelined_plan
 from tpusim.base import ModelError, PlanError
 from tpusim.costs import cost_programs
 from tpusim.engine import LaneCode, compile_lane
-from tpusim.frames import asked_place
+from tpusim.frames import asked_place, choices_of
 from tpusim.hardware import Slice, candidates, format_shape, legal_shapes
 from tpusim.lowering import dependencies, fused_results, record_passes
 from tpusim.models import Transformer
@@ -85,7 +85,7 @@ def test_shared_programs_are_those_of_each_placement_alone(seed: int) -> None:
     forget()
     for step, at, shared in found:
         with record_passes():
-            assert shared == step.lower(asked_place(step.pod, at, step.plan))
+            assert shared == step.lower(asked_place(step.pod, at, choices_of(step.plan)))
 
 
 @pytest.mark.parametrize("seed", seeds(100, default=7))

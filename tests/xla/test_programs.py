@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from extent import thorough
 from hlo import DATA
 
 import tpusim as ts
@@ -14,9 +15,10 @@ import tpusim as ts
 FOLDER = Path(__file__).parents[2] / "experiments" / "jax_programs"
 FILES = json.loads((DATA / "manifest.json").read_text("utf-8"))["files"]
 FRESH = (
-    "convolution_v5e_4x4", "decode_7x_2x2x1", "decoder_v4_2x2x1", "encoder_v5p_2x2x4",
-    "moe_v6e_4x4", "pipeline_v6e_4x4",
+    "decode_7x_2x2x1", "moe_v6e_4x4", "pipeline_v6e_4x4",
+    *map(thorough, ("convolution_v5e_4x4", "decoder_v4_2x2x1", "encoder_v5p_2x2x4")),
 )  # fmt: skip
+"""Compiled to the end, which takes half a minute each."""
 
 pytestmark = [
     pytest.mark.xla,

@@ -221,6 +221,7 @@ class BodySeconds:
         total, kept = _BodyTotal(sum(seconds.values())), dict[str, Transfers]()
         awaited: dict[LinkName, Number] = defaultdict(float)
         merged: dict[Axes, Number] = {}
+        hidden: dict[Axes, Number] = {}
         read = {key for node in nodes for key in node.reads}
         for move in moves:
             if any(each.name in rounds for each in around.beside(move)):
@@ -228,11 +229,12 @@ class BodySeconds:
             found = kept[move.name] = self.transfers.of(move, around)
             total.core = total.core + found.core
             merged[move.axes] = largest(merged.get(move.axes, 0.0), found.merged)
+            hidden[move.axes] = hidden.get(move.axes, 0.0) + found.hidden
             for link, busy in found.links.items():
                 total.links[link] = total.links[link] + busy
                 if move.purpose is not Purpose.GRADIENT and move.writes[0] in read:
                     awaited[link] = awaited[link] + busy
-        total.core = total.core + sum(merged.values())
+        total.core = total.core + sum(largest(merged[axes] - hidden[axes], 0.0) for axes in merged)
         rest = rests(nodes, seconds | {name: each.alone for name, each in kept.items()}, loops)
         turns = {name: each.in_turn for name, each in kept.items()}
         total.least = largest(rest.longest, sum(turns.values()) + rest.of_last(turns))

@@ -12,7 +12,7 @@ from tpusim.bounds.bodies import LoopSeconds, StepParts
 from tpusim.bounds.plan_arrays import PlanArrays, distinct
 from tpusim.graph import LayerRow
 from tpusim.graph.layer_row import layer_inputs
-from tpusim.plan import CIRCULAR, Plan
+from tpusim.plan import CIRCULAR, Pipeline, Plan
 from tpusim.program import Number, largest
 
 Iterations: TypeAlias = tuple[int, ...]
@@ -41,10 +41,10 @@ class LayerLoops(NamedTuple):
         """The number of layers."""
         return sum(n * period for n, period in zip(self.trips, self.periods, strict=True))
 
-    def of_parts(self, plan: Plan, stages: int) -> tuple[int, ...]:
+    def of_parts(self, pipeline: Pipeline, stages: int) -> tuple[int, ...]:
         """Return the layers of each part of the model."""
-        parts = stages * plan.pipeline.virtual_stages
-        return tuple(plan.pipeline.stage_layers) or (self.layers // parts,) * parts
+        parts = stages * pipeline.virtual_stages
+        return tuple(pipeline.stage_layers) or (self.layers // parts,) * parts
 
     def stacked(self, plan: Plan, plans: PlanArrays) -> Number:
         """Return 1 for plans each of whose loops has several iterations in every part, else 0."""
@@ -53,7 +53,7 @@ class LayerLoops(NamedTuple):
         counts, index = distinct(plans.stages)
         found = []
         for count in counts.tolist():
-            layers = self.of_parts(plan, count)
+            layers = self.of_parts(plan.pipeline, count)
             each = {n for part in _iterations(self, layers) for n in part}
             found.append(float(1 not in each and min(layers) >= 2 * max(self.periods)))
         stacked: Number = np.array(found)[index]
@@ -69,22 +69,22 @@ def pipelined_seconds(plan: Plan, plans: PlanArrays, loops: LayerLoops, parts: S
     m, stages = plans.microbatches.astype(float), plans.stages
     layers, links, once = parts.layers / stages, m * parts.links / stages, parts.once / stages
     if plan.active_schedule == CIRCULAR:
-        return largest((m + (stages - 1) * _idle(plan, loops)) * layers + once, links)
+        return largest((m + (stages - 1) * _idle(plan.pipeline, loops)) * layers + once, links)
     mean = largest(m * layers, links) + m * parts.edges / stages + once
     found = np.broadcast_to(mean, m.shape)
     for count in np.unique(stages).tolist():
-        iterations = _iterations(loops, loops.of_parts(plan, count))
+        iterations = _iterations(loops, loops.of_parts(plan.pipeline, count))
         flushed = _FlushedPipeline(plan, loops, parts, iterations, count).of(m)
         found = np.where(stages == count, largest(found, flushed), found)
     return found
 
 
-def _idle(plan: Plan, loops: LayerLoops) -> float:
+def _idle(pipeline: Pipeline, loops: LayerLoops) -> float:
     """Return the least share of a stage's layers that idle stages of a circular pipeline run.
 
     Each loop is filled and drained, and rounds of unequal parts are loops of their own.
     """
-    chunks, given = plan.pipeline.virtual_stages, plan.pipeline.stage_layers
+    chunks, given = pipeline.virtual_stages, pipeline.stage_layers
     if not given or loops.periods != (1,):
         return 1 / chunks
     rounds = given[:: len(given) // chunks]

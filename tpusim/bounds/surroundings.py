@@ -32,6 +32,7 @@ class Transfers:
     drained_links: of its links, if it is joined with none.
     merged: that the core waits for the all-reduce that it is merged into, before bytes count; once
         for all over the same axes.
+    hidden: of `merged`, behind what other groups send over its links.
     """
 
     core: Number = 0.0
@@ -43,6 +44,7 @@ class Transfers:
     drained: Number = 0.0
     drained_links: Number = 0.0
     merged: Number = 0.0
+    hidden: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)

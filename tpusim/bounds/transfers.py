@@ -61,9 +61,11 @@ class TransferSeconds:
         turns = times(self._in_turn(choice, group, around), alone)
         beside = group.every(_gathers_at_once)
         merged: Number = 0.0
+        hidden: Number = 0.0
         if merges:
             delay, *_ = group.least(_as_all_reduce(choice))
-            merged = where((nbytes <= SMALL_GRADIENT) & (group.devices > 1), delay, 0.0)
+            small = (nbytes <= SMALL_GRADIENT) & (group.devices > 1)
+            merged, hidden = where(small, delay, 0.0), where(small, alone - moving, 0.0)
         if around.matmuls(node):
             certain = self.rings.is_fused(node, around, group)
             may_be = self.rings.may_be_fused(node, around, group, nbytes)
@@ -72,9 +74,9 @@ class TransferSeconds:
                 alone = where(certain, fused, where(may_be, smallest(alone, fused), alone))
                 links = where(certain | may_be, smallest(links, nbytes * group.ring()), links)
                 beside = times(beside, where(certain | may_be, 0.0, 1.0))
-                merged = where(may_be, 0.0, merged)
+                merged, hidden = where(may_be, 0.0, merged), where(may_be, 0.0, hidden)
         found = Transfers(times(waits, alone), alone, {group.within: links}, turns, fixed)
-        found.merged = merged
+        found.merged, found.hidden = merged, hidden
         if for_any(beside):
             if choice.gathers_weight:
                 found.at_once = times(beside, times(group.every(_shares_links), links))

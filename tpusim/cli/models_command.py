@@ -9,7 +9,7 @@ from typing import Any
 
 from tpusim import models
 from tpusim.base.units import format_count
-from tpusim.models import ARCHITECTURES, Architecture, Transformer
+from tpusim.models import ARCHITECTURE_NAMES, ARCHITECTURES, Architecture, Transformer
 
 LEAST_COLUMNS = 60
 _SEQ_LEN = 2048
@@ -53,11 +53,10 @@ def _table(columns: int) -> Iterator[str]:
 
 def _about(model: Architecture, name: str) -> dict[str, Any]:
     """Return what is known of a published model, as JSON shows it."""
-    own = models.architecture_of(name)
     active = model.active_parameter_count
     return {
         "name": name,
-        "architecture": next(key for key, kind in ARCHITECTURES.items() if kind is own),
+        "architecture": ARCHITECTURE_NAMES[type(model)],
         "parameters": model.parameter_count,
         "active_parameters": active,
         "source": models.source(name),

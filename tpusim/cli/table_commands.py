@@ -267,7 +267,7 @@ def validate(
     from tpusim.cli.validate_command import validate_runs
 
     text, code = validate_runs(
-        runs, without or (), out_folder(out, "tables"),
+        runs, without or (), tried_folder(out, "tables"),
         allow_failures=allow_failures, as_json=as_json, quiet=quiet,
     )  # fmt: skip
     return printed(text, as_json=as_json, quiet=quiet), code

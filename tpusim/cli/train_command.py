@@ -7,8 +7,8 @@ from pathlib import Path
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
+from tpusim.base.text_table import wrapped_table
 from tpusim.report import plot_training, training_data
-from tpusim.results import aligned
 from tpusim.runfile import read_run
 from tpusim.training import TrainingResult, duration, train
 
@@ -34,7 +34,7 @@ def training_results(
 def training_table(found: Sequence[tuple[str, TrainingResult]]) -> str:
     """Return a table with a row for each run, the shortest wall time first."""
     rows = [HEAD, *map(_row, sorted(found, key=lambda each: each[1].wall_s.value))]
-    return "\n".join(aligned(rows, left=1))
+    return "\n".join(wrapped_table(rows, left=1))
 
 
 def _row(named: tuple[str, TrainingResult]) -> tuple[str, ...]:

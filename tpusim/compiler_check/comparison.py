@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
+from tpusim.base.text_table import folded_table, wrapped_table
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.compiler_check.collective_moves import collective_moves, planned_key
 from tpusim.compiler_check.compare_collectives import (
@@ -33,7 +34,7 @@ from tpusim.compiler_check.differences import (
 from tpusim.compiler_check.program_keys import ProgramKeys
 from tpusim.compiler_check.step_names import SourceNames, StepNames, tensor_of
 from tpusim.program import Compute, Single
-from tpusim.results import PlanResult, ReplayResult, aligned, entry
+from tpusim.results import PlanResult, ReplayResult, entry
 
 AGREEMENT = 0.05
 """Relative difference of step times up to which plan and program agree."""
@@ -178,17 +179,17 @@ def _lines(c: TwinComparison) -> Iterator[str]:
     yield ""
     yield from entry("FLOPs", _flops(c))
     yield from entry("HBM peak", _against(*_hbm(c), format_bytes))
-    yield from aligned([*_memory(c)], left=1)
+    yield from wrapped_table([*_memory(c)], left=1)
     yield ""
     yield from entry(
         "collectives",
         f"{c.same_mode_share:.1%} of the bytes on the wire are in the same mode on both sides, "
         f"{c.same_algorithm_share:.1%} take the same route",
     )
-    yield from aligned([*_collectives(c.collectives)], left=4)
+    yield from wrapped_table([*_collectives(c.collectives)], left=4)
     yield ""
     yield from entry("differences", _head(c))
-    yield from aligned([*_differences(c)], left=0)
+    yield from wrapped_table([*_differences(c)], left=0)
 
 
 def _hbm(c: TwinComparison) -> tuple[float, float]:
@@ -207,10 +208,7 @@ def _times(c: TwinComparison) -> Iterator[str]:
         for name, plan, program in rows
     ]
     heads = ("where the step goes, in ms", "plan", "program", "difference")
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    for first, *others in (heads, *cells):
-        numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-        yield "  ".join((first.ljust(widths[0]), *numbers))
+    yield from folded_table([heads, *cells])
 
 
 def _flops(c: TwinComparison) -> str:

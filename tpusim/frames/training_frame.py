@@ -37,9 +37,9 @@ def choices_of(plan: Plan) -> BodyChoices:
     )
 
 
-def asked_place(pod: Slice, placement: Placement, plan: Plan) -> AskedPlace:
-    """Return a placement of the mesh of a plan as its lowering asks about it."""
-    return AskedPlace(pod, placement, plan.mesh, plan.compiler)
+def asked_place(pod: Slice, placement: Placement, choices: BodyChoices) -> AskedPlace:
+    """Return a placement as the lowering of bodies asks about it."""
+    return AskedPlace(pod, placement, choices.sharding.mesh, choices.compiler)
 
 
 def updates_of(plan: Plan, sizes: Sizes) -> Updates:

@@ -1,9 +1,9 @@
 """The catalogue as text: a table of all chips, or one chip with its sources."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping
 
-from tpusim.base.text_width import PAGE_WIDTH, folded, table_width, wrapped
+from tpusim.base.text_table import folded_table
+from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
 from tpusim.hardware.catalogue import Sourced, chip_names, load_entries
 from tpusim.hardware.chip_fields import EXPONENT, FACTOR, SHARE
 
@@ -36,22 +36,12 @@ _HEADINGS = (
 
 def show_chips() -> str:
     """Return a table of the catalogue, one row per chip."""
-    return "\n".join(_columns([*_HEADINGS, *map(_row, chip_names())]))
+    return "\n".join(folded_table([*_HEADINGS, *map(_row, chip_names())]))
 
 
 def _row(name: str) -> tuple[str, ...]:
     texts = {field: entry.text for field, entry in load_entries(name).items()}
     return (name, *(texts.get(field, "-").removesuffix(unit) for field, unit in _COLUMN_FIELDS))
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())
-    ends = [end + 2 * count for count, end in enumerate(accumulate(widths[:-1]))]
-    yield from folded(lines, ends)
 
 
 def show_chip(name: str) -> str:

@@ -21,6 +21,7 @@ from tpusim.models.pieces import ExpertRouting as ExpertRouting
 from tpusim.models.pieces import Latent as Latent
 from tpusim.models.pieces import LossForm as LossForm
 from tpusim.models.pieces import MoE as MoE
+from tpusim.models.published_models import published_keys as published_keys
 from tpusim.models.recurrent import Gnmt as Gnmt
 from tpusim.models.resnet import ResNet as ResNet
 from tpusim.models.self_attention import SelfAttention as SelfAttention
@@ -29,9 +30,9 @@ from tpusim.models.two_towers import TextTower as TextTower
 from tpusim.models.two_towers import TwoTowers as TwoTowers
 from tpusim.models.unet3d import UNet3d as UNet3d
 from tpusim.models.vision_transformer import VisionTransformer as VisionTransformer
+from tpusim.models.zoo import ARCHITECTURE_NAMES as ARCHITECTURE_NAMES
 from tpusim.models.zoo import ARCHITECTURES as ARCHITECTURES
 from tpusim.models.zoo import architecture_of as architecture_of
-from tpusim.models.zoo import dimensions as dimensions
 from tpusim.models.zoo import load as load
 from tpusim.models.zoo import names as names
 from tpusim.models.zoo import source as source

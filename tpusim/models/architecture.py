@@ -12,7 +12,6 @@ A model of one's own is a frozen dataclass with a `forward` that writes its oper
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import lru_cache
 from math import prod
@@ -32,6 +31,7 @@ from tpusim.graph import (
     plain_dim,
 )
 from tpusim.models.pieces import EVEN, WHOLE_LOSS, ExpertRouting, LossForm
+from tpusim.models.published_models import published_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class Architecture(ABC):
     measured: ClassVar[bool] = False
     """True for the kind of models whose measured runs make the ranges: decoders and encoders."""
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """The fields of published models, by name."""
+    PUBLISHED: ClassVar[str] = ""
+    """The file of `models/published` that has the published ones; empty for none."""
 
     name: str
 
@@ -100,15 +100,12 @@ class Architecture(ABC):
 
         Raise ModelError with the nearest names if there is none of this name.
         """
-        if name not in cls.PUBLISHED:
-            raise ModelError(
-                f"no {cls.__name__} {name!r} is known; {nearest(str(name), cls.PUBLISHED)}"
-            )
+        found = published_keys(cls, name)
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         for key in changes:
             if key not in known:
                 raise ModelError(f"{cls.__name__} has no field {key!r}; {nearest(key, known)}")
-        return cls(**{"name": name, **cls.PUBLISHED[name], **changes})
+        return cls(**{"name": name, **found, **changes})
 
     @property
     def parameter_count(self) -> int:

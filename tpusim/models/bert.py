@@ -1,8 +1,7 @@
 """BERT: an encoder that is trained to predict masked tokens, and whether two texts follow."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, PlanError, blame
@@ -38,10 +37,7 @@ class Bert(Architecture):
     softmax_dtype: of the scores, where attention is `dot`.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "bert-base": {"layers": 12, "embed": 768, "mlp": 3072, "heads": 12},
-        "bert-large": {"layers": 24, "embed": 1024, "mlp": 4096, "heads": 16},
-    }
+    PUBLISHED: ClassVar[str] = "bert.toml"
     name: str = "bert"
     layers: int
     embed: int

@@ -5,9 +5,8 @@ result of an encoder of texts, the noisy latents and an embedding of the time ar
 its loss is the mean square of the error of the noise. Encoders of images and texts are not in it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
@@ -16,12 +15,6 @@ from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_halvings, check_types
 from tpusim.models.pieces import AttentionForm
-
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    "stable-diffusion-v2-base": {},
-    "stable-diffusion-v1": {"heads": 8, "head_dim": 0, "text_embed": 768},
-}
-"""Dimensions of `unet/config.json` of stabilityai/stable-diffusion-2-base, and of v1-5."""
 
 _LEAST = {
     **dict.fromkeys(("latent", "latent_channels", "blocks", "text", "text_embed"), 1),
@@ -51,7 +44,7 @@ class DiffusionUNet(Architecture):
     flash_from: tokens from which on self-attention is one kernel.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
+    PUBLISHED: ClassVar[str] = "diffusion_unet.toml"
     reads_text: ClassVar[bool] = False
     name: str = "diffusion-unet"
     latent: int = 64

@@ -4,7 +4,7 @@ The decoder's layers attend to the encoder's result, which they share: its gradi
 over them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -25,82 +25,6 @@ _TARGET = "target"
 """The part whose dimensions the decoder has beside the encoder's: its vocabulary and slots."""
 
 _T5 = SelfAttention(kernel="dot", rotary=False)
-
-
-def _t5(layers: int, embed: int, mlp: int, heads: int, head_dim: int = 64) -> Mapping[str, Any]:
-    sizes = {"layers": layers, "embed": embed, "mlp": mlp, "heads": heads, "head_dim": head_dim}
-    return {**sizes, "vocab": 32128}
-
-
-_V1_1 = {"gated": True, "activation": "gelu", "tied_embeddings": False}
-_MT5 = {**_V1_1, "vocab": 250112}
-_WMT = {"layers": 6, "embed": 1024, "mlp": 4096, "heads": 16}
-_M4 = {
-    "embed": 1024,
-    "mlp": 8192,
-    "heads": 16,
-    "head_dim": 128,
-    "vocab": 64000,
-    "target_vocab": 32000,
-}
-
-
-def _parti(layers: int, decoder_layers: int, embed: int, heads: int) -> Mapping[str, Any]:
-    """Return Parti's sizes: text of 16000 words, images of 32 x 32 codes out of 8192."""
-    sizes = {"layers": layers, "decoder_layers": decoder_layers, "embed": embed, "heads": heads}
-    codes = {"vocab": 16000, "target_vocab": 8192, "target_len": 1024}
-    return {**sizes, **codes, "mlp": 4 * embed, "tied_embeddings": False}
-
-
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    "t5-small": _t5(6, 512, 2048, 8),
-    "t5-base": _t5(12, 768, 3072, 12),
-    "t5-large": _t5(24, 1024, 4096, 16),
-    "t5-3b": _t5(24, 1024, 16384, 32, 128),
-    "t5-11b": _t5(24, 1024, 65536, 128, 128),
-    "t5-v1.1-small": {**_t5(8, 512, 1024, 6), **_V1_1},
-    "t5-v1.1-base": {**_t5(12, 768, 2048, 12), **_V1_1},
-    "t5-v1.1-large": {**_t5(24, 1024, 2816, 16), **_V1_1},
-    "t5-v1.1-xl": {**_t5(24, 2048, 5120, 32), **_V1_1},
-    "t5-v1.1-xxl": {**_t5(24, 4096, 10240, 64), **_V1_1},
-    "mt5-small": {**_t5(8, 512, 1024, 6), **_MT5},
-    "mt5-base": {**_t5(12, 768, 2048, 12), **_MT5},
-    "mt5-large": {**_t5(24, 1024, 2816, 16), **_MT5},
-    "mt5-xl": {**_t5(24, 2048, 5120, 32), **_MT5},
-    "mt5-xxl": {**_t5(24, 4096, 10240, 64), **_MT5},
-    "switch-base": {
-        **_t5(12, 768, 3072, 12),
-        "moe": MoE(experts=128, experts_per_token=1, expert_every=2),
-    },
-    "transformer-big": {**_WMT, "vocab": 37000},
-    "transformer-big-mlperf": {**_WMT, "vocab": 33708},
-    **{
-        f"gshard-m4-{layers}l-{experts}e": {
-            **_M4,
-            "layers": layers // 2,
-            "moe": MoE(experts=experts, experts_per_token=2, expert_every=2),
-        }
-        for layers in (12, 36)
-        for experts in (128, 512, 2048)
-    },
-    "parti-350m": _parti(12, 12, 1024, 16),
-    "parti-750m": _parti(12, 36, 1024, 16),
-    "parti-3b": _parti(12, 36, 2048, 32),
-    "parti-20b": _parti(16, 64, 4096, 64),
-}
-"""Published encoder-decoders, by name.
-
-T5: arXiv:1910.10683, section 3.1.2 and the table of variants; version 1.1 and mT5:
-google-research/text-to-text-transfer-transformer, released_checkpoints.md, and arXiv:2010.11934.
-Switch-base: arXiv:2101.03961, table 1. Transformer-big: arXiv:1706.03762, table 3, and with the
-vocabulary of MLPerf's data, mlcommons/training, translation. GShard's M4: arXiv:2006.16668, table
-1; its layers are those of encoder and decoder together, each with an equal share.
-
-Parti: arXiv:2206.10789, section 2.2 and table 1: text of up to 128 tokens (the plan's `seq_len`), a
-head and an embedding of image codes. The paper does not say whether the head is that embedding, nor
-which activation is used; they are taken as two weights and as ReLU, and its convolution-shaped
-sparse attention as causal attention to all codes.
-"""
 
 
 @checked_call
@@ -130,7 +54,7 @@ class EncoderDecoder(Architecture):
     moe: the experts of the layers, counted in the encoder and in the decoder from their first.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
+    PUBLISHED: ClassVar[str] = "encoder_decoder.toml"
     name: str = "encoder-decoder"
     layers: int
     decoder_layers: int = 0

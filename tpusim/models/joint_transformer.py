@@ -8,7 +8,7 @@ once over the data set before the first step, and are deleted (`trainers/flux_tr
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
@@ -22,22 +22,6 @@ TIME_WIDTH = 256
 """Sines and cosines of a time, and of a guidance."""
 
 _CHOICES = {"attention": ("dot", "flash")}
-
-_SD3 = {
-    "guidance": False, "rotary": False, "text_ends": True, "text": 333,
-    "pooled": 2048, "head_dim": 64,
-}  # fmt: skip
-
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    "flux-dev": {"single_layers": 38},
-    "flux-schnell": {"single_layers": 38, "guidance": False, "text": 256},
-    "stable-diffusion-3-medium": {**_SD3, "double_layers": 24, "heads": 24, "qk_norm": False},
-    "stable-diffusion-3.5-large": {**_SD3, "double_layers": 38, "heads": 38},
-}
-"""By name. FLUX.1: AI-Hypercomputer/maxdiffusion, `transformer_flux_flax.py` and
-`base_flux_dev.yml`. Stable Diffusion 3: arXiv:2403.03206, section 5.3 (a depth d has d layers of d
-heads of 64), and diffusers' `SD3Transformer2DModel`, whose 77 tokens of CLIP and 256 of T5 are the
-text; both are recalled, and checked by the number of weights of the released checkpoints."""
 
 
 @checked_call
@@ -70,7 +54,7 @@ class JointTransformer(Architecture):
     scanned: layers are iterations of scans, not written one after another.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
+    PUBLISHED: ClassVar[str] = "joint_transformer.toml"
     reads_text: ClassVar[bool] = False
     name: str = "joint-transformer"
     double_layers: int = 19

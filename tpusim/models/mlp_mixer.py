@@ -1,8 +1,7 @@
 """MLP-Mixer: images as sequences of patches, mixed by MLPs over patches and over channels."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import blame
@@ -10,15 +9,7 @@ from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_types, check_values
-from tpusim.models.vision_transformer import check_patches, embedded_patches, sizes_by_patch
-
-_SIZES: Mapping[str, Mapping[str, Any]] = {
-    "s": {"layers": 8, "embed": 512, "token_mlp": 256, "mlp": 2048},
-    "b": {"layers": 12, "embed": 768, "token_mlp": 384, "mlp": 3072},
-    "l": {"layers": 24, "embed": 1024, "token_mlp": 512, "mlp": 4096},
-    "h": {"layers": 32, "embed": 1280, "token_mlp": 640, "mlp": 5120},
-}
-"""Dimensions by the name of the size: arXiv:2105.01601, table 1."""
+from tpusim.models.vision_transformer import check_patches, embedded_patches
 
 
 @checked_call
@@ -36,7 +27,7 @@ class MlpMixer(Architecture):
     classes: classes of the classifier.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = sizes_by_patch("mixer", _SIZES)
+    PUBLISHED: ClassVar[str] = "mlp_mixer.toml"
     reads_text: ClassVar[bool] = False
     name: str = "mlp-mixer"
     layers: int

@@ -7,7 +7,7 @@ convolution fills the array (MLPerf's `conv0_space_to_depth`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, nearest
@@ -24,16 +24,6 @@ NORMS: Mapping[str, Callable[[GraphWriter, str, Tensor], Tensor]] = {
     "group": pieces.instance_norm,
     "frozen": pieces.frozen_norm,
 }
-
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    "resnet-18": {"blocks": (2, 2, 2, 2), "bottleneck": False},
-    "resnet-34": {"blocks": (3, 4, 6, 3), "bottleneck": False},
-    "resnet-50": {"blocks": (3, 4, 6, 3)},
-    "resnet-101": {"blocks": (3, 4, 23, 3)},
-    "resnet-152": {"blocks": (3, 8, 36, 3)},
-    "bit-r50x1": {"blocks": (3, 4, 6, 3), "norm": "group", "preactivation": True},
-}
-"""Published networks: arXiv:1512.03385, table 1; BiT from arXiv:1912.11370, section 3.1."""
 
 EXPANSION = 4
 """Channels that leave a bottleneck, over those inside it."""
@@ -59,7 +49,7 @@ class ResNet(Architecture):
     space_to_depth: the host gives the image folded to [side / 2, side / 2, 12].
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = PUBLISHED
+    PUBLISHED: ClassVar[str] = "resnet.toml"
     reads_text: ClassVar[bool] = False
     name: str = "resnet"
     blocks: tuple[int, ...] = (3, 4, 6, 3)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import lcm
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
@@ -20,6 +20,7 @@ from tpusim.models.checks import check_heads, check_length, check_types, check_v
 from tpusim.models.layer_patterns import in_turn
 from tpusim.models.model_keys import MODEL_KEYS, Biases, Norms, TransformerKeys
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
+from tpusim.models.published_models import published_keys
 from tpusim.models.self_attention import SelfAttention
 
 _GLOBAL, _WIDE = "global", "wide"
@@ -69,6 +70,7 @@ class Transformer(GroupedFields, Architecture):
     biases: of matrices; none unless given.
     """
 
+    PUBLISHED: ClassVar[str] = "transformer.toml"
     KEYS: ClassVar[GroupedKeys] = MODEL_KEYS
     measured: ClassVar[bool] = True
     name: str = "transformer"
@@ -115,6 +117,14 @@ class Transformer(GroupedFields, Architecture):
                 self._derive()
                 check_values(self, _MODEL_CHOICES)
                 self._check()
+
+    @classmethod
+    def published(cls, name: str, /, **changes: Any) -> Self:
+        """Return a published model, with some keys changed, flat or grouped.
+
+        Raise ModelError with the nearest names if there is none of this name.
+        """
+        return cls(**{"name": name, **published_keys(cls, name), **changes})
 
     def _derive(self) -> None:
         """Fill in the dimensions that follow from others."""

@@ -4,9 +4,8 @@ The towers are parts, `image` and `text`, with rules of their own in a plan: `im
 and `image.act_batch` where the examples of one tower are shared out otherwise than the loss.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
@@ -22,43 +21,6 @@ SIGMOID_FLOPS, NORMALISE_FLOPS = 20.0, 4.0
 
 _TEXT_CHOICES = {"pool": ("last", "first", "mean", "probe"), "softmax_dtype": (COMPUTE, "f32")}
 _CHOICES = {"loss": ("softmax", "sigmoid"), "frozen": ("", "image", "text")}
-
-_CLIP_IMAGE = {"patch_bias": False, "pre_norm": True}
-_CLIP_TEXT = {"layers": 12, "vocab": 49408, "length": 77, "causal": True}
-_BASE_TEXT = {"layers": 12, "embed": 768, "mlp": 3072, "heads": 12, "vocab": 32000}
-_SIGLIP = {"loss": "sigmoid", "image_projection": False}
-
-_PAIRS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
-    "clip-b/16": (
-        "b/16", _CLIP_IMAGE, {**_CLIP_TEXT, "embed": 512, "mlp": 2048, "heads": 8},
-        {"shared": 512, "projection_bias": False},
-    ),
-    "clip-l/14": (
-        "l/14", _CLIP_IMAGE, {**_CLIP_TEXT, "embed": 768, "mlp": 3072, "heads": 12},
-        {"shared": 768, "projection_bias": False},
-    ),
-    "siglip-b/16": (
-        "b/16", {"pool": "probe"}, {**_BASE_TEXT, "length": 64}, {"shared": 768, **_SIGLIP},
-    ),
-    "siglip-l/16": (
-        "l/16", {"pool": "probe"},
-        {"layers": 24, "embed": 1024, "mlp": 4096, "heads": 16, "vocab": 32000, "length": 64},
-        {"shared": 1024, **_SIGLIP},
-    ),
-    "siglip-so400m/14": (
-        "so400m/14", {"pool": "probe"},
-        {"layers": 27, "embed": 1152, "mlp": 4304, "heads": 16, "vocab": 32000, "length": 16},
-        {"shared": 1152, **_SIGLIP},
-    ),
-    "lit-b/16": (
-        "b/16", {}, {**_BASE_TEXT, "length": 16},
-        {"shared": 768, "image_projection": False, "frozen": "image"},
-    ),
-}  # fmt: skip
-"""By name: the image tower and its other fields, the text tower, and the pair. CLIP:
-arXiv:2103.00020, table 20, and openai/CLIP's `model.py`; SigLIP: arXiv:2303.15343 and big_vision's
-`SigLIP_demo.ipynb`; LiT, with a text transformer in place of BERT: arXiv:2111.07991 and
-big_vision's `lit_coco.py`."""
 
 
 @checked_call
@@ -138,14 +100,7 @@ class TwoTowers(Architecture):
     projection_bias: projections have biases.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        name: {
-            "image": VisionTransformer.published(f"vit-{image}", **changes),
-            "text": TextTower(**text),
-            **pair,
-        }
-        for name, (image, changes, text, pair) in _PAIRS.items()
-    }
+    PUBLISHED: ClassVar[str] = "two_towers.toml"
     reads_text: ClassVar[bool] = False
     name: str = "two-towers"
     image: VisionTransformer

@@ -4,9 +4,8 @@ A patch embedding is a convolution whose stride is its width, which is a matmul 
 patch; the images are therefore given as patches.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
@@ -18,43 +17,11 @@ from tpusim.models.pieces import AttentionForm, EncoderForm
 
 COLOURS = 3
 
-PATCHES = (8, 14, 16, 32)
-"""Sides of a patch that published models have, in pixels."""
-
 _CHOICES = {
     "pool": ("token", "mean", "probe"),
     "attention": ("dot", "flash"),
     "softmax_dtype": (COMPUTE, "f32"),
 }
-
-_SIZES: Mapping[str, Mapping[str, Any]] = {
-    "ti": {"layers": 12, "embed": 192, "mlp": 768, "heads": 3},
-    "s": {"layers": 12, "embed": 384, "mlp": 1536, "heads": 6},
-    "b": {"layers": 12, "embed": 768, "mlp": 3072, "heads": 12},
-    "l": {"layers": 24, "embed": 1024, "mlp": 4096, "heads": 16},
-    "so400m": {"layers": 27, "embed": 1152, "mlp": 4304, "heads": 16},
-    "h": {"layers": 32, "embed": 1280, "mlp": 5120, "heads": 16},
-    "g": {"layers": 40, "embed": 1408, "mlp": 6144, "heads": 16, "pool": "probe"},
-    "G": {"layers": 48, "embed": 1664, "mlp": 8192, "heads": 16, "pool": "probe"},
-    "e": {"layers": 56, "embed": 1792, "mlp": 15360, "heads": 16, "pool": "probe"},
-    "22b": {
-        "layers": 48, "embed": 6144, "mlp": 24576, "heads": 48, "pool": "probe",
-        "parallel": True, "qk_norm": True, "rms": True, "qkv_bias": False,
-    },
-}  # fmt: skip
-"""Dimensions by the name of the size: arXiv:2106.04560, table 2, and big_vision's `vit.py`
-(google-research/big_vision @5f95305); of `22b`, arXiv:2302.05442, table 1 and section 2."""
-
-
-def sizes_by_patch(
-    kind: str, sizes: Mapping[str, Mapping[str, Any]]
-) -> Mapping[str, Mapping[str, Any]]:
-    """Return the fields of published models: each size with each patch, such as `vit-b/16`."""
-    return {
-        f"{kind}-{size}/{patch}": {**dims, "patch": patch}
-        for size, dims in sizes.items()
-        for patch in PATCHES
-    }
 
 
 @checked_call
@@ -85,7 +52,7 @@ class VisionTransformer(Architecture):
     scanned: layers are iterations of one scan, not written one after another.
     """
 
-    PUBLISHED: ClassVar[Mapping[str, Mapping[str, Any]]] = sizes_by_patch("vit", _SIZES)
+    PUBLISHED: ClassVar[str] = "vision_transformer.toml"
     reads_text: ClassVar[bool] = False
     name: str = "vision-transformer"
     layers: int

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tpusim.base.errors import PlanError
-from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, sizes_of
+from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, choices_of, sizes_of
 from tpusim.graph import (
     Graph,
     LayerRow,
@@ -78,7 +78,7 @@ class PlannedStep:
 
     def programs_on(self, placement: Placement) -> Programs:
         """Return the programs on a placement; one object for all that the lowering sees alike."""
-        return self.known.on(asked_place(self.pod, placement, self.plan), self.lower)
+        return self.known.on(asked_place(self.pod, placement, choices_of(self.plan)), self.lower)
 
 
 def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:

@@ -83,9 +83,9 @@ class Sharding:
         }
         object.__setattr__(self, "rules", rules)
         object.__setattr__(self, "annotate", annotate)
-        if self.placement is not None:
+        if isinstance(self.placement, Mapping):
             placement = {
-                axis: parts if isinstance(parts, str) else list(parts)
+                axis: list(parts) if is_list(parts) else parts
                 for axis, parts in self.placement.items()
             }
             object.__setattr__(self, "placement", placement)

@@ -7,7 +7,6 @@ exposed in the other is a difference of exposed communication, whatever made roo
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,8 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.shown_value import cut
-from tpusim.base.text_width import PAGE_WIDTH, folded, table_width
+from tpusim.base.text_table import folded_table
+from tpusim.base.text_width import PAGE_WIDTH, table_width
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.compiler.compiled import Compiled
 from tpusim.report.compared_step import ComparedStep, read_step, step_of
@@ -312,14 +312,14 @@ def _tables(c: Comparison) -> Iterator[str]:
     rows = [*_rows(c)]
     whole = [(row.name, *row.values, *row.changes) for row in rows]
     shares = ("of A",) if len(c.steps) == 2 else ()
-    lines = [*_aligned([("", *c.names, *c.columns, *shares), *whole])]
+    lines = [*folded_table([("", *c.names, *c.columns, *shares), *whole])]
     if max(map(len, lines)) <= (table_width() or PAGE_WIDTH):
         yield from lines
         return
-    yield from _aligned([("", *c.names), *((row.name, *row.values) for row in rows)])
+    yield from folded_table([("", *c.names), *((row.name, *row.values) for row in rows)])
     yield ""
     changed = [row for row in rows if any(row.changes)]
-    yield from _aligned([("", *c.columns), *((row.name, *row.changes) for row in changed)])
+    yield from folded_table([("", *c.columns), *((row.name, *row.changes) for row in changed)])
 
 
 def _rows(c: Comparison) -> Iterator[TableRow]:
@@ -376,16 +376,3 @@ def _points(difference: float) -> str:
 
 def _signed_bytes(difference: float) -> str:
     return f"{'-' if difference < 0 else '+'}{format_bytes(abs(difference))}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield lines with names to the left and numbers to the right; rows may be short."""
-    columns = max(map(len, rows))
-    full = [(*row, *[""] * (columns - len(row))) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
-    lines = []
-    for first, *others in full:
-        cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-        lines.append("  ".join((first.ljust(widths[0]), *cells)).rstrip())
-    ends = [*accumulate(width + 2 for width in widths)]
-    yield from folded(lines, [end - 2 for end in ends[:-1]])

@@ -38,7 +38,6 @@ from tpusim.results.straggler_table import DeviceClass as DeviceClass
 from tpusim.results.straggler_table import StragglerTable as StragglerTable
 from tpusim.results.straggler_table import stragglers as stragglers
 from tpusim.results.summary import LEAST_SHOWN as LEAST_SHOWN
-from tpusim.results.summary import aligned as aligned
 from tpusim.results.summary import entry as entry
 from tpusim.results.summary import verdict_need as verdict_need
 from tpusim.results.summary import verdict_reason as verdict_reason

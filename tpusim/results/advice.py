@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from tpusim.base.short_repr import ShortRepr
-from tpusim.base.text_width import folded, unbroken
+from tpusim.base.text_table import fixed_table
+from tpusim.base.text_width import unbroken
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
@@ -180,13 +181,13 @@ class Advice(ShortRepr):
 
 def limit_table(limits: Sequence[Limit]) -> Iterator[str]:
     """Yield the lines of a table of what bounds a step."""
-    lines = [f"{'what bounds the step':<28}{'time':>11}{'share':>9}  in"]
+    rows = [("what bounds the step", "time", "share", "in")]
     for limit in limits:
         time = format_seconds(limit.seconds)
-        lines.append(f"  {limit.resource:<26}{time:>11}{limit.share:>9.1%}  {limit.what}")
+        rows.append((f"  {limit.resource}", time, f"{limit.share:.1%}", limit.what))
     total, share = sum(each.seconds for each in limits), sum(each.share for each in limits)
-    lines.append(f"  {'sum':<26}{format_seconds(total):>11}{share:>9.1%}")
-    yield from folded(lines, [28, 39, 48])
+    rows.append(("  sum", format_seconds(total), f"{share:.1%}", ""))
+    yield from fixed_table(rows, (28, 11, 9))
 
 
 def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[str]:

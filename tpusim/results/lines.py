@@ -12,13 +12,14 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.phase import Phase
 from tpusim.base.plain_text import plain
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE
 from tpusim.engine import Record, Timeline
 from tpusim.program import Single
 from tpusim.results.resources import operations_by_name
 from tpusim.results.result import BUBBLE_LABEL, PICO, Result, check_result, label_of
-from tpusim.results.summary import aligned, entry
+from tpusim.results.summary import entry
 
 LINES_SHOWN = 20
 LONGEST_PLACE = 36
@@ -88,7 +89,7 @@ class LineTable(ShortRepr):
         heads = ("line" if self.sourced else "scope", "time", "share", "what it does")
         cells = [heads, *(cells for row in shown for cells in self._opened(row))]
         head = entry("lines", f"{self._counted()}{tail}")
-        return "\n".join([*head, *aligned(cells, left=1)])
+        return "\n".join([*head, *wrapped_table(cells, left=1)])
 
     def _counted(self) -> str:
         """Return the number of lines that the table shows, in words."""

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_table import wrapped_table
 from tpusim.base.text_width import text_width
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.program import CHART_MARGIN, PassKind, chart_rows
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.result import PICO, check_result
 from tpusim.results.stage_uses import StageUse, stage_uses
-from tpusim.results.summary import aligned, entry
+from tpusim.results.summary import entry
 
 SEND_MARK, UNREAD_MARK, OTHER_MARK = ">", "x", "="
 CHART_LEGEND = (
@@ -46,7 +47,7 @@ class PipelineTable(ShortRepr):
         yield ""
         heads = ("stage", "layers", "F", "B", "W", "bubble", "transfers", "HBM peak", "besides")
         rows = [heads, *(_row(use, self.step_ps) for use in self.stages)]
-        yield from aligned(rows, left=0)
+        yield from wrapped_table(rows, left=0)
 
 
 @checked_call

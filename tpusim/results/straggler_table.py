@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
 from tpusim.costs import STRAGGLERS
 from tpusim.results.result import PICO, Result
-from tpusim.results.summary import aligned, entry
+from tpusim.results.summary import entry
 
 ROWS_SHOWN = 12
 """Classes of a printed table: those that wait least and most."""
@@ -49,7 +50,7 @@ class StragglerTable:
         half = (len(self.rows) - hidden) // 2
         rows = (*self.rows[:half], *self.rows[half + hidden :])
         cells = [heads, *(_cells(row, self.step_ps) for row in rows)]
-        lines = [*entry("classes", head), *aligned(cells, left=0)]
+        lines = [*entry("classes", head), *wrapped_table(cells, left=0)]
         return "\n".join([*lines, *_more(hidden)])
 
 

@@ -1,17 +1,11 @@
 """A result as a short report for a terminal."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
-from tpusim.base.text_width import (
-    LEAST_TEXT,
-    PAGE_WIDTH,
-    folded,
-    table_width,
-    text_width,
-    wrapped,
-)
+from tpusim.base.text_table import fixed_table
+from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.results.critical_path import limits
 from tpusim.results.fit import BORDERLINE, Fit
@@ -71,26 +65,6 @@ def entry(head: str, text: str) -> Iterator[str]:
     yield from wrapped(text, first, " " * ENTRY_MARGIN)
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """Yield the lines of a table.
-
-    The first `left` columns are aligned left, the others right, and the last is wrapped; on a
-    terminal that is too narrow for it, it stands below the others.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ]
-        head = f"  {'  '.join(cells)}  "
-        if table_width() is None or len(head) + LEAST_TEXT <= text_width():
-            yield from wrapped(row[-1], head, " " * len(head))
-        else:
-            yield from wrapped(head, "", " " * 4)
-            yield from wrapped(row[-1], " " * 6, " " * 6)
-
-
 def _expected(r: Result, expected: ErrorRange) -> str:
     """Return the range in which a measured step is expected, and that of the MFU, in words."""
     low, high = map(format_seconds, expected.of(r.step_time_s))
@@ -114,13 +88,13 @@ def _breakdown(r: Result) -> Iterator[str]:
     width, number = max(LEAST_HEAD, names + 1), NUMBER_WIDTH
     if (table_width() or PAGE_WIDTH) < width + number * len(heads):
         width, number = names, NUMBER_WIDTH - 1
-    lines = [_row(BREAKDOWN_HEAD, heads, width, number)]
+    rows = [(BREAKDOWN_HEAD, *heads)]
     for label in labels:
         phases = [cells.get((label, phase), 0) for phase in Phase]
-        lines.append(_row(f"  {label}", _cells(phases, scale, r), width, number))
+        rows.append((f"  {label}", *_cells(phases, scale, r)))
     sums = [sum(cells.get((label, phase), 0) for label in labels) for phase in Phase]
-    lines.append(_row("  sum", _cells(sums, scale, r), width, number))
-    yield from folded(lines, [width + number * column for column in range(len(heads))])
+    rows.append(("  sum", *_cells(sums, scale, r)))
+    yield from fixed_table(rows, [width, *[number] * len(heads)])
 
 
 def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
@@ -129,10 +103,6 @@ def _cells(phases: Iterable[int], scale: float, r: Result) -> Iterator[str]:
     yield f"{sum(parts) / r.timeline.total_ps:.1%}"
     for part in parts:
         yield f"{part * scale:.3f}" if part else "-"
-
-
-def _row(head: str, cells: Iterable[str], width: int, number: int) -> str:
-    return f"{head:<{width}}" + "".join(f"{cell:>{number}}" for cell in cells)
 
 
 def verdict_reason(r: Result) -> str:

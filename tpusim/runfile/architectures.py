@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from tpusim import models
 from tpusim.base.errors import ModelError, nearest
-from tpusim.models import ARCHITECTURES, Architecture, Transformer
+from tpusim.models import ARCHITECTURE_NAMES, ARCHITECTURES, Architecture, Transformer
 from tpusim.runfile.schema import required
 
 PLACEHOLDER = "model"
@@ -35,7 +35,7 @@ def split_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], Architecture |
 def _is_other(given: Mapping[str, Any]) -> bool:
     """Return True if a section [model] is of another architecture than a transformer."""
     if "architecture" in given:
-        return bool(given["architecture"] != _name_of(Transformer))
+        return bool(given["architecture"] != ARCHITECTURE_NAMES[Transformer])
     name = given.get("name")
     known = models.architecture_of(name) if isinstance(name, str) else None
     return known not in (None, Transformer)
@@ -50,19 +50,19 @@ def _built(given: Mapping[str, Any]) -> Architecture:
         raise ModelError(
             f"model.architecture is {written!r}; {nearest(str(written), ARCHITECTURES)}"
         )
-    if own not in (None, kind):
+    if own is not None and own is not kind:
         raise ModelError(
-            f"model.name is {name!r}, which is a {_name_of(own)}, but model.architecture is "
-            f"{written!r}; leave architecture out, or write another name"
+            f"model.name is {name!r}, which is a {ARCHITECTURE_NAMES[own]}, but "
+            f"model.architecture is {written!r}; leave architecture out, or write another name"
         )
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for key in keys:
         if key not in known:
             raise ModelError(
-                f"[model] has an unknown key {key!r}, as its architecture is {_name_of(kind)}; "
-                f"{nearest(key, known)}"
+                f"[model] has an unknown key {key!r}, as its architecture is "
+                f"{ARCHITECTURE_NAMES[kind]}; {nearest(key, known)}"
             )
-    start = kind.PUBLISHED[name] if own is kind else {}
+    start = models.published_keys(kind, name) if own is kind else {}
     read = {key: _read(kind, key, value, start) for key, value in keys.items() if key != "name"}
     if own is kind:
         published: Architecture = models.load(name, **read)
@@ -109,7 +109,3 @@ def _default(kind: type[Architecture], key: str) -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
     return None if field.default is MISSING else field.default
-
-
-def _name_of(kind: type[Architecture] | None) -> str:
-    return next(name for name, one in ARCHITECTURES.items() if one is kind)

@@ -254,7 +254,7 @@ def _model(given: Mapping[str, Any]) -> Architecture:
     name = _name(given)
     changes = {key: value for key, value in given.items() if key != "name"}
     if name in models.names(Transformer):
-        return _changed({"name": name, **models.dimensions(name)}, changes)
+        return _changed({"name": name, **models.published_keys(Transformer, name)}, changes)
     if "name" in given and not changes:
         raise ModelError(models.unknown(name))
     for key in required(Transformer):

@@ -13,7 +13,7 @@ from tpusim.base.errors import FileError, HardwareError, ModelError, blame
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import path_of, write_files
 from tpusim.hardware import Slice, chip_names, load_chip
-from tpusim.models import ARCHITECTURES, Architecture, Transformer
+from tpusim.models import ARCHITECTURE_NAMES, ARCHITECTURES, Architecture, Transformer
 from tpusim.plan import Input, Plan
 from tpusim.runfile.measured import Measured
 from tpusim.runfile.read_run import run_of
@@ -113,7 +113,7 @@ def _slice_table(pod: Slice) -> dict[str, Any]:
 
 def _model_table(model: Architecture) -> dict[str, Any]:
     """Return the keys of a model: its name alone where that is a published model's."""
-    kind = next((name for name, one in ARCHITECTURES.items() if one is type(model)), None)
+    kind = ARCHITECTURE_NAMES.get(type(model))
     if kind is None:
         raise ModelError(
             f"{type(model).__name__} is no architecture of tpusim, and a run file can only hold "

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpusim.base.text_table import folded_table
 from tpusim.base.text_width import unbroken
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.searches.best import SearchResult
 from tpusim.searches.hunt import FoundPlan
 from tpusim.searches.objectives import OBJECTIVES
 from tpusim.searches.plan_space import PlanSpace
-from tpusim.sweeps.format import TEXT_INDENT, aligned
+from tpusim.sweeps.format import TABLE_INDENT, TEXT_INDENT
 from tpusim.sweeps.frame import cell
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _lines(found: SearchResult, space: PlanSpace, model: str) -> Iterator[str]:
     front = len(found.objectives) > 1
     yield f"the Pareto front of {' and '.join(found.objectives)}" if front else "the best plans"
     cells = list(_cells(shown, found.objectives, space))
-    yield from aligned(cells, 1 + len(_inputs(shown[0], space)))
+    yield from folded_table(cells, 1 + len(_inputs(shown[0], space)), TABLE_INDENT)
     if len(found.best) > len(shown):
         yield f"  and {len(found.best) - len(shown):,} more (--out writes them all)"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CollectiveCosts
 from tpusim.frames import choices_of
@@ -14,7 +15,7 @@ from tpusim.lowering import LoweringEvidence, lowering_evidence
 from tpusim.models import Architecture
 from tpusim.plan import Plan
 from tpusim.program import Collective
-from tpusim.results import PICO, PlanResult, Result, aligned, collective_axes, entry
+from tpusim.results import PICO, PlanResult, Result, collective_axes, entry
 from tpusim.results.result import check_result
 from tpusim.simulation.arguments import check_arguments
 from tpusim.simulation.known_steps import KNOWN_STEPS
@@ -63,7 +64,7 @@ class PlacementTable(ShortRepr):
         word = "given" if self.given else "chosen"
         cells = [_placement(row, min(times), word) for row in shown]
         heads = ("step time", "slower", "collectives", "placement")
-        return "\n".join([*head, *aligned([heads, *cells], left=0), *_more(len(self.rows))])
+        return "\n".join([*head, *wrapped_table([heads, *cells], left=0), *_more(len(self.rows))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ class CollectiveTable(ShortRepr):
         heads = ("collective", "mode", "bytes", "times", "each", "how")
         cells = [heads, *map(_collective, self.rows[:ROWS_SHOWN])] if self.rows else []
         lines = (line for one in self.evidence for line in entry("lowering", str(one)))
-        return "\n".join([*head, *aligned(cells, left=2), *_more(len(self.rows)), *lines])
+        return "\n".join([*head, *wrapped_table(cells, left=2), *_more(len(self.rows)), *lines])
 
 
 @checked_call

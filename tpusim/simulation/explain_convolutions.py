@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import PlanError
+from tpusim.base.text_table import wrapped_table
 from tpusim.base.text_width import wrapped
 from tpusim.base.units import format_seconds
 from tpusim.costs import convolution_seconds, fastest_way, is_depthwise, useful_share
 from tpusim.hardware import Device
 from tpusim.program import Compute, ConvolutionWork, MatmulWork, rearrangements, walk_ops
-from tpusim.results import Result, aligned
+from tpusim.results import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class ConvolutionRow:
             for each in self.rearranged
         ]
         heads = ("rearranged", "before", "after", "change")
-        table = aligned([heads, *rows], left=1) if rows else ["  nothing to rearrange"]
+        table = wrapped_table([heads, *rows], left=1) if rows else ["  nothing to rearrange"]
         return "\n".join([*lines, *table])
 
     def _rate(self) -> str:

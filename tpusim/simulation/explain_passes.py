@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from tpusim.base.text_table import wrapped_table
 from tpusim.base.text_width import unbroken
 from tpusim.lowering import Entry, LoweringPass, PassRecord, all_passes, record_passes, switched_off
 from tpusim.partition import Node
 from tpusim.pipeline.planned_step import planned_step
-from tpusim.results import PlanResult, aligned
+from tpusim.results import PlanResult
 
 CHANGES = ("added", "removed", "changed", "moved")
 """The columns of counts: fields of a `PassRecord`."""
@@ -51,7 +52,7 @@ class PassTable:
             "(--without NAME) switches off those with a program"
         )
         heads = ("pass", *CHANGES, "what it does, and where")
-        return "\n".join([*head, *aligned([heads, *map(_cells, self.rows)], left=1)])
+        return "\n".join([*head, *wrapped_table([heads, *map(_cells, self.rows)], left=1)])
 
 
 def _cells(row: PassRow) -> tuple[str, ...]:

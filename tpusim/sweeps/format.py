@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tpusim.base.text_width import PAGE_WIDTH, folded, table_width, wrapped
+from tpusim.base.text_table import folded_table, padded
+from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import INPUT
 from tpusim.results import BORDERLINE, BUBBLE_LABEL, EXPOSED, Fit
@@ -17,6 +18,7 @@ SHOWN_PLANS = 10
 SHOWN_REASONS = 3
 WIDEST_CELL = 24
 TEXT_INDENT = " " * 12
+TABLE_INDENT = "  "
 MARK = "*"
 """Stands behind the HBM of borderline plans."""
 STEP_SHARES = {"exposed": "exposed_s", "input": f"{EXPOSED}{INPUT}", "bubble": BUBBLE_LABEL}
@@ -64,9 +66,9 @@ def _plan_lines(table: "DataFrame") -> Sequence[str]:
     for with_dims in (True, False):
         cells = _cells(table, inputs, list(shares.values()), with_dims=with_dims)
         rows = [heads, *cells]
-        if max(map(len, padded(rows, len(inputs)))) <= (table_width() or PAGE_WIDTH):
+        if max(map(len, padded(rows, len(inputs), TABLE_INDENT))) <= (table_width() or PAGE_WIDTH):
             break
-    return list(aligned(rows, len(inputs)))
+    return list(folded_table(rows, len(inputs), TABLE_INDENT))
 
 
 def _refused(table: "DataFrame") -> Iterator[str]:
@@ -131,27 +133,3 @@ def _axis_and_dims(part: str) -> tuple[str, str]:
 
 def _cut(cell: str) -> str:
     return cell if len(cell) <= WIDEST_CELL else f"{cell[: WIDEST_CELL - 3]}..."
-
-
-def aligned(rows: Sequence[Sequence[str]], inputs: int) -> Iterator[str]:
-    """Yield the lines of `padded`, folded on a terminal that is too narrow for them.
-
-    The parts repeat the inputs, or only the first if they take more than half of a line.
-    """
-    ends = [1]
-    for column in zip(*rows, strict=True):
-        ends.append(ends[-1] + max(map(len, column)) + 2)
-    room = table_width() or PAGE_WIDTH
-    names = inputs if ends[inputs] - 1 <= room / 2 else 1
-    yield from folded(list(padded(rows, inputs)), [end - 1 for end in ends[names:-1]])
-
-
-def padded(rows: Sequence[Sequence[str]], inputs: int) -> Iterator[str]:
-    """Yield aligned lines: the first `inputs` columns to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if index < inputs else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield f"  {'  '.join(cells)}"

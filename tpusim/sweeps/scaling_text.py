@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from tpusim.base.text_table import folded_table
 from tpusim.base.text_width import wrapped
 from tpusim.base.units import format_seconds
 from tpusim.results import entry
-from tpusim.sweeps.format import aligned
+from tpusim.sweeps.format import TABLE_INDENT
 from tpusim.sweeps.rows import PLAN_FITS, PLAN_REFUSED, PLAN_TOO_LARGE
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def _lines(head: str, grows: Mapping[str, str], table: "DataFrame") -> Iterator[
 def _table(rows: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
     measured = any(row.get(MEASURED_RUN) for row in rows)
     heads = (*_HEADS, *(("measured",) if measured else ()))
-    yield from aligned([heads, *(_cells(row, measured) for row in rows)], _LEFT)
+    cells = [_cells(row, measured) for row in rows]
+    yield from folded_table([heads, *cells], _LEFT, TABLE_INDENT)
     for row in rows:
         if row["status"] == PLAN_REFUSED:
             yield from entry("refused", f"{row['chips']:,} chips: {row['reason']}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tpusim.base.short_repr import ShortRepr
-from tpusim.base.text_width import folded
+from tpusim.base.text_table import fixed_table
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.engine.training_loop import Activity, TrainingTimeline
 from tpusim.results import PICO, PlanResult, entry
@@ -168,7 +168,7 @@ class TrainingResult(ShortRepr):
         yield ""
         yield from entry("wall time", f"{_spoken(self.wall_s)}; goodput {self.goodput:.1%}")
         yield ""
-        yield from folded(list(self._bucket_lines()), [38, 50, 58])
+        yield from fixed_table(list(self._bucket_rows()), (38, 12, 8))
         yield ""
         if self.checkpoint is not None:
             yield from entry("checkpoint", self._checkpoint())
@@ -181,13 +181,13 @@ class TrainingResult(ShortRepr):
         for note in self.notes:
             yield from entry("note", note)
 
-    def _bucket_lines(self) -> Iterator[str]:
-        yield f"  {'bucket':<36}{'time':>12}{'share':>8}  range"
+    def _bucket_rows(self) -> Iterator[tuple[str, ...]]:
+        yield "  bucket", "time", "share", "range"
         for name, each in self.buckets.items():
             if each.high:
                 share = each.value / self.wall_s.value
                 ends = f"{duration(each.low)} to {duration(each.high)}"
-                yield f"  {name:<36}{duration(each.value):>12}{share:>8.1%}  {ends}"
+                yield f"  {name}", duration(each.value), f"{share:.1%}", ends
 
     def _checkpoint(self) -> str:
         cost = self.checkpoint

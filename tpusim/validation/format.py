@@ -1,10 +1,10 @@
 """A validation as tables for a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
-from tpusim.base.text_width import folded, unbroken, wrapped
+from tpusim.base.text_table import fixed_table
+from tpusim.base.text_width import unbroken, wrapped
 from tpusim.base.units import format_bytes
 from tpusim.results import COMPUTE_LABELS, EXPOSED
 from tpusim.validation.outcome import RunOutcome
@@ -56,12 +56,11 @@ def validation_text(
 
 def _runs(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
     width = max(len(one.run.id) for one in outcomes)
-    lines = [f"{'run':<{width}} chip{_aligned(RUN_COLUMN_WIDTHS)}  exposed, status"]
+    rows = [(f"{'run':<{width}} chip", *RUN_COLUMN_WIDTHS, "exposed, status")]
     for one in outcomes:
-        head = f"{one.run.id:<{width}} {one.run.chip:<4}"
-        cells = _aligned(_run_cells(one))
-        lines.append(f"{head}{cells}  {_exposed_and_status(one)}".rstrip())
-    yield from folded(lines, [*accumulate(RUN_COLUMN_WIDTHS.values(), initial=width + 5)])
+        head = f"{one.run.id:<{width}} {one.run.chip}"
+        rows.append((head, *_run_cells(one), _exposed_and_status(one)))
+    yield from fixed_table(rows, (width + 5, *RUN_COLUMN_WIDTHS.values()))
 
 
 def _run_cells(one: RunOutcome) -> Iterator[str]:
@@ -77,11 +76,6 @@ def _run_cells(one: RunOutcome) -> Iterator[str]:
         yield f"{one.shares.get(label, 0):.0%}" if one.ok else "-"
 
 
-def _aligned(cells: Iterable[str]) -> str:
-    widths = RUN_COLUMN_WIDTHS.values()
-    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-
-
 def _exposed_and_status(one: RunOutcome) -> str:
     """Return exposed communication by axes, and the status or its reason."""
     if not one.ok:
@@ -94,25 +88,24 @@ def _exposed_and_status(one: RunOutcome) -> str:
 def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a row per group of runs: count, failures, errors, ranges, and tau-b of the MFU."""
     heads = ("runs", "failed", "median", "mean", "p90", "signed mean", *RANGE_HEADS, "tau-b")
-    lines = [f"{'absolute error':<30}" + "".join(f"{head:>12}" for head in heads)]
-    lines.append(_group("all", found))
+    rows = [("absolute error", *heads), _group("all", found)]
     for kind in ("by_chip", "by_family", "by_kind"):
-        lines += [_group(f"  {name}", group) for name, group in found[kind].items()]
+        rows += [_group(f"  {name}", group) for name, group in found[kind].items()]
     guess = found["baseline"]
-    lines.append(_group("guess: the chip's median MFU", guess["all_runs"]))
-    lines.append(_group("  for the simulated runs", guess["simulated_runs"]))
-    yield from folded(lines, [30 + 12 * column for column in range(len(heads))])
+    rows.append(_group("guess: the chip's median MFU", guess["all_runs"]))
+    rows.append(_group("  for the simulated runs", guess["simulated_runs"]))
+    yield from fixed_table(rows, (30, *[12] * len(heads)))
     tau = _tau_text(found["tau_b_within_chips"])
     yield f"tau-b of predicted and measured MFU within chips: {tau}"
 
 
-def _group(name: str, group: Mapping[str, Any]) -> str:
+def _group(name: str, group: Mapping[str, Any]) -> tuple[str, ...]:
     errors = (percent(group[f"{kind}_abs_error"]) for kind in ("median", "mean", "p90"))
     cells = (str(group["runs"]), str(group["failed"]), *errors, signed(group["mean_error"]))
     if "tau_b" in group:
         ranges = (percent(group["coverage_80"]), percent(group["median_half_width"]))
         cells = (*cells, *ranges, _tau_text(group["tau_b"]))
-    return f"{name:<30}" + "".join(f"{cell:>12}" for cell in cells)
+    return (name, *cells)
 
 
 def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:
@@ -126,15 +119,13 @@ def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:
     )
     names = [f"{pair.second} / {pair.first}" for pair in pairs]
     width = max(map(len, names))
-    lines = [f"{'':<{width}}{'measured':>10}{'predicted':>11}{'error':>8}  differ in"]
+    rows = [("", "measured", "predicted", "error", "differ in")]
     for name, pair in zip(names, pairs, strict=True):
         ratio = "-" if pair.predicted_ratio is None else f"{pair.predicted_ratio:.3f}"
         also = f"; also {', '.join(pair.also)}" if pair.also else ""
-        lines.append(
-            f"{name:<{width}}{pair.measured_ratio:>10.3f}{ratio:>11}{signed(pair.error):>8}"
-            f"  {pair.thing}, {pair.change}{also}"
-        )
-    yield from folded(lines, [width, width + 10, width + 21, width + 29])
+        numbers = (f"{pair.measured_ratio:.3f}", ratio, signed(pair.error))
+        rows.append((name, *numbers, f"{pair.thing}, {pair.change}{also}"))
+    yield from fixed_table(rows, (width, 10, 11, 8))
 
 
 def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[str]:
@@ -154,12 +145,11 @@ def _memory(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
     if not rows:
         return
     width = max(map(len, rows))
-    lines = [f"{'HBM of a device':<{width}}{'printed':>12}{'predicted':>12}   error"]
+    table: list[tuple[str, ...]] = [("HBM of a device", "printed", "predicted", "error")]
     for name, one in rows.items():
         need = (one.printed_hbm_bytes or 0, one.hbm_peak_bytes or 0)
-        cells = "".join(f"{format_bytes(each):>12}" for each in need)
-        lines.append(f"{name:<{width}}{cells}{signed(one.hbm_error):>8}")
-    yield from folded(lines, [width, width + 12, width + 24])
+        table.append((name, *map(format_bytes, need), signed(one.hbm_error)))
+    yield from fixed_table(table, (width, 12, 12, 8))
 
 
 def _runs_by_note(noted: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:

@@ -5,13 +5,13 @@ from math import inf, nan
 
 import pytest
 from commands import run
-from engines import picoseconds
 from inputs import blame
 from pandas import DataFrame
 
 from tpusim.base import FileError, PlanError, TpusimError
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.json_text import json_text
+from tpusim.engine import picoseconds
 
 
 def test_json_has_no_word_that_json_does_not_have() -> None:

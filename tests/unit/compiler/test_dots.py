@@ -6,10 +6,10 @@ import pytest
 from compiler_parts import Instruction
 from hypothesis import given
 from hypothesis import strategies as st
-from torus import is_depthwise
 
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import dot_shape, window_pairs
+from tpusim.costs import is_depthwise
 from tpusim.program import ConvolutionWork, MatmulWork
 
 

@@ -1,11 +1,11 @@
 """Floats become integers once, upwards for time and volume, downwards for rates."""
 
 import pytest
-from engines import nanobytes, nanobytes_per_ps, picoseconds
+from engines import nanobytes, nanobytes_per_ps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpusim.engine import whole_bytes
+from tpusim.engine import picoseconds, whole_bytes
 
 
 def test_decimal_seconds_are_exact() -> None:

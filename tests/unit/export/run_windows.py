@@ -17,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
 import jax.numpy as jnp
-from compiler_parts import convolution, pool
 from conv_nets import ConvNet, conv_plan
 from jax import lax
 from jax_conv_nets import loss_of
+
+from tpusim.export.windows import convolution, pool
 
 KINDS: list[dict[str, Any]] = [
     {}, {"stride": 2}, {"dilation": 3}, {"padding": "valid", "taps": 5}, {"groups": 4},

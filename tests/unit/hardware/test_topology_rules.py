@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpusim.base import HardwareError
-from tpusim.hardware import Topology, legal_shapes, parse_shape
-from tpusim.hardware.legality import default_shape
+from tpusim.hardware import Topology, default_shape, legal_shapes, parse_shape
 
 
 def test_a_shape_is_lengths_joined_by_x() -> None:

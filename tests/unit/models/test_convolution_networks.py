@@ -7,9 +7,8 @@ import pytest
 
 import tpusim as ts
 from tpusim.base import ModelError
-from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
+from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d, names
 from tpusim.models.detectors import SSD_BOXES
-from tpusim.models.resnet import PUBLISHED
 
 POD = ts.Slice("v4", "2x2x1")
 SMALL_RESNET = ResNet(name="small", blocks=(1, 1, 1, 1), image=64)
@@ -42,7 +41,7 @@ SMALL: tuple[Architecture, ...] = (
 def test_resnets_have_as_many_parameters_as_published(name: str, parameters: int) -> None:
     """torchvision's and timm's counts; BiT's are of its classifier of ImageNet-1k."""
     assert ResNet.published(name).parameter_count == parameters
-    assert name in PUBLISHED
+    assert name in names(ResNet)
 
 
 def test_other_networks_have_as_many_parameters_as_published() -> None:

@@ -138,10 +138,15 @@ def test_one_by_hand() -> None:
     assert models.load("llama2-7b").parameter_count == (2 * vocab * embed + layers * layer + embed)
 
 
-@pytest.mark.parametrize("name", models.names(models.Transformer))
+@pytest.mark.parametrize("name", models.names())
 def test_every_model_names_its_source(name: str) -> None:
     assert len(models.source(name)) > 20
     assert models.load(name).name == name
+
+
+def test_a_published_transformer_is_changed_by_flat_keys() -> None:
+    changed = models.Transformer.published("mixtral-8x7b", experts_per_token=1)
+    assert changed == models.load("mixtral-8x7b").replace(experts_per_token=1)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from torus import link_loads, link_shape, shortest_moves, shortest_routes
+from torus import link_loads, shortest_moves, shortest_routes
 from toruses import places, torus, whole
 
 from tpusim.hardware import Span, Topology
-from tpusim.network import Algorithm, groups, on_torus, pattern
+from tpusim.network import Algorithm, groups, link_shape, on_torus, pattern
 from tpusim.network.all_to_all import exchange_loads, ordered_pairs
 from tpusim.program import CollectiveKind as Kind
 

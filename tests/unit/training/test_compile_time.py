@@ -4,13 +4,12 @@ import pytest
 
 import tpusim as ts
 from tpusim.hardware import load_chip
+from tpusim.training import compile_seconds, program_size
 from tpusim.training.compile_time import (
     DECADE_S,
     FIXED_S,
     OPERATION_S,
     ProgramSize,
-    compile_seconds,
-    program_size,
     seconds_of_size,
 )
 
