@@ -118,15 +118,8 @@ class EncoderDecoder(Architecture):
             head_dim=self.head_dim,
             mlp=self.mlp,
             vocab=self.vocab,
+            **self.moe.dims(self.mlp),
         )
-        if self.moe.experts:
-            w.size(
-                expert=self.moe.experts,
-                choice=self.moe.experts_per_token,
-                expert_mlp=self.moe.expert_mlp or self.mlp,
-            )
-        if self.moe.shared_mlp:
-            w.size(shared_mlp=self.moe.shared_mlp)
         target = w.sized(_TARGET)
         if self.target_vocab:
             target.size(vocab=self.target_vocab)

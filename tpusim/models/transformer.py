@@ -264,16 +264,8 @@ class Transformer(GroupedFields, Architecture):
             mlp=self.mlp,
             vocab=self.vocab,
             **self.latent.dims(self.head_dim),
+            **self.moe.dims(self.mlp),
         )
-        moe = self.moe
-        if moe.experts:
-            w.size(
-                expert=moe.experts,
-                choice=moe.experts_per_token,
-                expert_mlp=moe.expert_mlp or self.mlp,
-            )
-        if moe.shared_mlp:
-            w.size(shared_mlp=moe.shared_mlp)
         optional = ("positions", "segments", "layer_embed")
         w.size(**{key: getattr(self, key) for key in optional if getattr(self, key)})
         if self.wide_mlp:

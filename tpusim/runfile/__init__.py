@@ -4,32 +4,15 @@ A run that was measured has a section [measured] besides, a sweep a section [swe
 section [search].
 """
 
-from tpusim.runfile.measured import Measured
-from tpusim.runfile.read_run import (
-    SearchFileRun,
-    SimulationRun,
-    SweepRun,
-    changed_plan,
-    measured_of,
-    read_run,
-    read_search,
-    read_sweep,
-    run_of,
-)
-from tpusim.runfile.toml_tables import read_toml
-from tpusim.runfile.write_run import write_run
-
-__all__ = [
-    "Measured",
-    "SearchFileRun",
-    "SimulationRun",
-    "SweepRun",
-    "changed_plan",
-    "measured_of",
-    "read_run",
-    "read_search",
-    "read_sweep",
-    "read_toml",
-    "run_of",
-    "write_run",
-]
+from tpusim.runfile.measured import Measured as Measured
+from tpusim.runfile.read_run import SearchFileRun as SearchFileRun
+from tpusim.runfile.read_run import SimulationRun as SimulationRun
+from tpusim.runfile.read_run import SweepRun as SweepRun
+from tpusim.runfile.read_run import changed_plan as changed_plan
+from tpusim.runfile.read_run import measured_of as measured_of
+from tpusim.runfile.read_run import read_run as read_run
+from tpusim.runfile.read_run import read_search as read_search
+from tpusim.runfile.read_run import read_sweep as read_sweep
+from tpusim.runfile.read_run import run_of as run_of
+from tpusim.runfile.toml_tables import read_toml as read_toml
+from tpusim.runfile.write_run import write_run as write_run

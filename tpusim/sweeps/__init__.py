@@ -1,19 +1,11 @@
 """Many plans of one model, each simulated, as a table."""
 
-from tpusim.sweeps.dask_cluster import cluster
-from tpusim.sweeps.scaling import Scaling, scaling
-from tpusim.sweeps.search_axes import SearchAxis, SweepCandidate
-from tpusim.sweeps.space import PLACEMENTS, Space, candidates
-from tpusim.sweeps.sweep import sweep
-
-__all__ = [
-    "PLACEMENTS",
-    "Scaling",
-    "SearchAxis",
-    "Space",
-    "SweepCandidate",
-    "candidates",
-    "cluster",
-    "scaling",
-    "sweep",
-]
+from tpusim.sweeps.dask_cluster import cluster as cluster
+from tpusim.sweeps.scaling import Scaling as Scaling
+from tpusim.sweeps.scaling import scaling as scaling
+from tpusim.sweeps.search_axes import SearchAxis as SearchAxis
+from tpusim.sweeps.search_axes import SweepCandidate as SweepCandidate
+from tpusim.sweeps.space import PLACEMENTS as PLACEMENTS
+from tpusim.sweeps.space import Space as Space
+from tpusim.sweeps.space import candidates as candidates
+from tpusim.sweeps.sweep import sweep as sweep

@@ -4,126 +4,67 @@ A piece takes a `GraphWriter` first and tensors next. The dimensions that it nam
 `head_dim`, `mlp`, `vocab`, ...) are declared by the model, `w.size(heads=16, head_dim=64)`.
 """
 
-from tpusim.models.pieces.attention import (
-    SOFTMAX_FLOPS,
-    AttentionForm,
-    attend,
-    attention,
-    projected,
-    projections,
-    relative_attention,
-    rotary,
-    seen,
-)
-from tpusim.models.pieces.bias import (
-    biased,
-    first_positions,
-    learnt_positions,
-    linear,
-    segmented,
-)
-from tpusim.models.pieces.convolution import (
-    batch_norm,
-    channels,
-    concatenated,
-    convolution,
-    device_norm,
-    frozen_norm,
-    images,
-    instance_norm,
-    mean_of_positions,
-    normed,
-    pool,
-    relu,
-    resized,
-    silu,
-    upsample,
-)
-from tpusim.models.pieces.dropout import dropout
-from tpusim.models.pieces.embedding import embedding, layer_embedding
-from tpusim.models.pieces.encoder import EncoderForm, encoder, position, probe_pool, representation
-from tpusim.models.pieces.experts import EVEN, ExpertRouting, MoE, experts, gated_by_token
-from tpusim.models.pieces.joint import (
-    behind,
-    gated,
-    joined,
-    modulated_norm,
-    modulation,
-    parted,
-)
-from tpusim.models.pieces.latent import Latent, latent_projections
-from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, classification_loss, language_model_loss
-from tpusim.models.pieces.masked import (
-    chosen_positions,
-    masked_language_model_loss,
-    transformed,
-)
-from tpusim.models.pieces.mlp import ACTIVATION_FLOPS, activate, mlp
-from tpusim.models.pieces.norms import NORM_KINDS, layer_norm, norm, norm_of_kind
-
-__all__ = [
-    "ACTIVATION_FLOPS",
-    "EVEN",
-    "NORM_KINDS",
-    "SOFTMAX_FLOPS",
-    "WHOLE_LOSS",
-    "AttentionForm",
-    "EncoderForm",
-    "ExpertRouting",
-    "Latent",
-    "LossForm",
-    "MoE",
-    "activate",
-    "attend",
-    "attention",
-    "batch_norm",
-    "behind",
-    "biased",
-    "channels",
-    "chosen_positions",
-    "classification_loss",
-    "concatenated",
-    "convolution",
-    "device_norm",
-    "dropout",
-    "embedding",
-    "encoder",
-    "experts",
-    "first_positions",
-    "frozen_norm",
-    "gated",
-    "gated_by_token",
-    "images",
-    "instance_norm",
-    "joined",
-    "language_model_loss",
-    "latent_projections",
-    "layer_embedding",
-    "layer_norm",
-    "learnt_positions",
-    "linear",
-    "masked_language_model_loss",
-    "mean_of_positions",
-    "mlp",
-    "modulated_norm",
-    "modulation",
-    "norm",
-    "norm_of_kind",
-    "normed",
-    "parted",
-    "pool",
-    "position",
-    "probe_pool",
-    "projected",
-    "projections",
-    "relative_attention",
-    "relu",
-    "representation",
-    "resized",
-    "rotary",
-    "seen",
-    "segmented",
-    "silu",
-    "transformed",
-    "upsample",
-]
+from tpusim.models.pieces.attention import SOFTMAX_FLOPS as SOFTMAX_FLOPS
+from tpusim.models.pieces.attention import AttentionForm as AttentionForm
+from tpusim.models.pieces.attention import attend as attend
+from tpusim.models.pieces.attention import attention as attention
+from tpusim.models.pieces.attention import projected as projected
+from tpusim.models.pieces.attention import projections as projections
+from tpusim.models.pieces.attention import relative_attention as relative_attention
+from tpusim.models.pieces.attention import rotary as rotary
+from tpusim.models.pieces.attention import seen as seen
+from tpusim.models.pieces.bias import biased as biased
+from tpusim.models.pieces.bias import first_positions as first_positions
+from tpusim.models.pieces.bias import learnt_positions as learnt_positions
+from tpusim.models.pieces.bias import linear as linear
+from tpusim.models.pieces.bias import segmented as segmented
+from tpusim.models.pieces.convolution import batch_norm as batch_norm
+from tpusim.models.pieces.convolution import channels as channels
+from tpusim.models.pieces.convolution import concatenated as concatenated
+from tpusim.models.pieces.convolution import convolution as convolution
+from tpusim.models.pieces.convolution import device_norm as device_norm
+from tpusim.models.pieces.convolution import frozen_norm as frozen_norm
+from tpusim.models.pieces.convolution import images as images
+from tpusim.models.pieces.convolution import instance_norm as instance_norm
+from tpusim.models.pieces.convolution import mean_of_positions as mean_of_positions
+from tpusim.models.pieces.convolution import normed as normed
+from tpusim.models.pieces.convolution import pool as pool
+from tpusim.models.pieces.convolution import relu as relu
+from tpusim.models.pieces.convolution import resized as resized
+from tpusim.models.pieces.convolution import silu as silu
+from tpusim.models.pieces.convolution import upsample as upsample
+from tpusim.models.pieces.dropout import dropout as dropout
+from tpusim.models.pieces.embedding import embedding as embedding
+from tpusim.models.pieces.embedding import layer_embedding as layer_embedding
+from tpusim.models.pieces.encoder import EncoderForm as EncoderForm
+from tpusim.models.pieces.encoder import encoder as encoder
+from tpusim.models.pieces.encoder import position as position
+from tpusim.models.pieces.encoder import probe_pool as probe_pool
+from tpusim.models.pieces.encoder import representation as representation
+from tpusim.models.pieces.experts import EVEN as EVEN
+from tpusim.models.pieces.experts import ExpertRouting as ExpertRouting
+from tpusim.models.pieces.experts import MoE as MoE
+from tpusim.models.pieces.experts import experts as experts
+from tpusim.models.pieces.experts import gated_by_token as gated_by_token
+from tpusim.models.pieces.joint import behind as behind
+from tpusim.models.pieces.joint import gated as gated
+from tpusim.models.pieces.joint import joined as joined
+from tpusim.models.pieces.joint import modulated_norm as modulated_norm
+from tpusim.models.pieces.joint import modulation as modulation
+from tpusim.models.pieces.joint import parted as parted
+from tpusim.models.pieces.latent import Latent as Latent
+from tpusim.models.pieces.latent import latent_projections as latent_projections
+from tpusim.models.pieces.loss import WHOLE_LOSS as WHOLE_LOSS
+from tpusim.models.pieces.loss import LossForm as LossForm
+from tpusim.models.pieces.loss import classification_loss as classification_loss
+from tpusim.models.pieces.loss import language_model_loss as language_model_loss
+from tpusim.models.pieces.masked import chosen_positions as chosen_positions
+from tpusim.models.pieces.masked import masked_language_model_loss as masked_language_model_loss
+from tpusim.models.pieces.masked import transformed as transformed
+from tpusim.models.pieces.mlp import ACTIVATION_FLOPS as ACTIVATION_FLOPS
+from tpusim.models.pieces.mlp import activate as activate
+from tpusim.models.pieces.mlp import mlp as mlp
+from tpusim.models.pieces.norms import NORM_KINDS as NORM_KINDS
+from tpusim.models.pieces.norms import layer_norm as layer_norm
+from tpusim.models.pieces.norms import norm as norm
+from tpusim.models.pieces.norms import norm_of_kind as norm_of_kind

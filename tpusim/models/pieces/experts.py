@@ -77,6 +77,17 @@ class MoE:
                 f"and expert_every is {self.expert_every}; write smaller ones, or leave experts out"
             )
 
+    def dims(self, mlp: int) -> dict[str, int]:
+        """Return the dimensions that experts add to a graph; none for a dense model.
+
+        mlp: width of the model's MLP.
+        """
+        if not self.experts:
+            return {}
+        shared = {"shared_mlp": self.shared_mlp} if self.shared_mlp else {}
+        own = {"expert": self.experts, "choice": self.experts_per_token}
+        return own | {"expert_mlp": self.expert_mlp or mlp} | shared
+
     def has_experts(self, layer: int) -> bool:
         """Return True if a layer, counted from 0, has experts."""
         late = layer >= self.dense_layers

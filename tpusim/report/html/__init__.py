@@ -3,6 +3,4 @@
 Each module makes the content of a section as plain data; `page` puts them into the template.
 """
 
-from tpusim.report.html.page import report_page
-
-__all__ = ["report_page"]
+from tpusim.report.html.page import report_page as report_page
