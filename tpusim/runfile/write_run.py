@@ -18,14 +18,15 @@ from tpusim.plan import Input, Plan
 from tpusim.runfile.measured import Measured
 from tpusim.runfile.read_run import run_of
 from tpusim.runfile.schema import required
+from tpusim.simulation.arguments import check_arguments
 
 
 @checked_call
 def write_run(
     path: str | Path,
-    model: Architecture,
+    model: Architecture | str,
     plan: Plan,
-    pod: Slice,
+    pod: Slice | str,
     *,
     input: Input | None = None,
     measured: Measured | None = None,
@@ -34,6 +35,7 @@ def write_run(
 
     `ts.read_run(path)` gives equal objects.
 
+    model, pod: or their names, such as `llama2-7b` and `v5e-256`.
     path: of the file, which is replaced if there is one.
     input: the input pipeline of its hosts.
     measured: what a source reports of it.
@@ -42,9 +44,9 @@ def write_run(
     model under the name of a published one), and FileError if the file cannot be written.
     """
     file = path_of(path, "write_run")
-    given: Mapping[str, Any] = {
-        "slice": pod, "model": model, "plan": plan, "input": input, "measured": measured,
-    }  # fmt: skip
+    run = check_arguments(model, plan, pod, "write_run", "path, ")
+    given: dict[str, Any] = dict(zip(("model", "plan", "slice"), run, strict=True))
+    given |= {"input": input, "measured": measured}
     _check_types(given)
     text = run_text(given)
     with blame(str(path)):
@@ -70,14 +72,11 @@ def run_text(given: Mapping[str, Any]) -> str:
 
 
 def _check_types(given: Mapping[str, Any]) -> None:
-    kinds = {"slice": Slice, "model": Architecture, "plan": Plan, "input": Input,
-             "measured": Measured}  # fmt: skip
-    for name, value in given.items():
-        optional = name in ("input", "measured") and value is None
-        if not optional and not isinstance(value, kinds[name]):
+    for name, kind in {"input": Input, "measured": Measured}.items():
+        if given[name] is not None and not isinstance(given[name], kind):
             raise FileError(
-                f"write_run is given {shown(value)} for the section [{name}]; write "
-                "write_run(path, model, plan, pod)"
+                f"write_run is given {shown(given[name])} for the section [{name}]; write "
+                f"{name}=ts.{kind.__name__}(...)"
             )
 
 

@@ -15,16 +15,17 @@ FILE_ENDINGS = (".toml", ".json", ".hlo", ".gz", ".txt", ".pb", ".yml", ".py")
 
 
 def check_arguments(
-    model: Any, plan: Any, pod: Any, call: str = "simulate"
+    model: Any, plan: Any, pod: Any, call: str = "simulate", before: str = ""
 ) -> tuple[Architecture, Plan, Slice]:
     """Return a model, a plan and a slice, the first and the last loaded where they are names.
 
     call: the function that was called, for messages.
+    before: its arguments before these, such as `path, `.
 
     Raise PlanError for arguments in another order or of another type, ModelError and HardwareError
     for names that no model and no slice has.
     """
-    order = f"write {call}(model, plan, slice)"
+    order = f"write {call}({before}model, plan, slice)"
     model = check_model(model, order, call)
     if plan is None or pod is None:
         raise PlanError(f"a model needs a plan and a slice; {order}")

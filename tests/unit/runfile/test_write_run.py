@@ -18,7 +18,7 @@ from laws.test_any_plan import (
 )
 
 import tpusim as ts
-from tpusim.base import FileError, HardwareError, ModelError, TpusimError
+from tpusim.base import HardwareError, ModelError, PlanError, TpusimError
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import Architecture, GraphChoices
 
@@ -125,7 +125,7 @@ CHIP = ts.load_chip("v4").replace(hbm_bandwidth="5 TB/s")
         ),
         ((MODEL, PLAN, ts.Slice(CHIP, "2x2x1")), HardwareError, "v4 is not the catalogue's"),
         ((MODEL.replace(name="x" * 81), PLAN, POD), ModelError, "write 1 to 80 printable"),
-        ((PLAN, MODEL, POD), FileError, "write write_run(path, model, plan, pod)"),
+        ((PLAN, MODEL, POD), PlanError, "write write_run(path, model, plan, slice)"),
     ],
 )  # fmt: skip
 def test_what_no_file_can_say_is_one_sentence(
