@@ -18,7 +18,6 @@ from tpusim.compiler_check.compare_collectives import (
     same_mode_share,
 )
 from tpusim.compiler_check.differences import Difference, grouped, ranked_differences, short_names
-from tpusim.export.windows import convolution, pool
 
 __all__ = [
     "BEFORE_CODE",
@@ -37,7 +36,6 @@ __all__ = [
     "Until",
     "callees",
     "collective_algorithm",
-    "convolution",
     "encoded_body",
     "format_header",
     "grouped",
@@ -45,7 +43,6 @@ __all__ = [
     "is_free",
     "lowered_flops",
     "op_name",
-    "pool",
     "ranked_differences",
     "read_hlo_file",
     "read_module",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tpusim.base.errors import CompileError, nearest
+from tpusim.base.shipped_table import shipped_table
 from tpusim.base.units import format_bytes
 from tpusim.hardware import Slice
 
@@ -15,52 +16,6 @@ _MEMORY_USED = re.compile(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm")
 _OPTION = re.compile(r"No such compile option: '([^']*)'")
 _SCALE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNKNOWN_AXIS = re.compile(r"Resource axis: (\w+) of (P\(.*\)) is not found in mesh: \((.*)\)")
-_MISFITS = (
-    (
-        r"spec=(P\(.*?\)), .*array axis (\d+) is partitioned (\d+) times, but the dimension size "
-        r"is (\d+) \(full shape: (\([\d, ]*\))",
-        "the sharding {0} cuts dimension {1} of an array {4} into {2} parts, and {3} is not a "
-        "multiple of {2}; pad it, or shard another dimension",
-    ),
-    (
-        r"should be divisible by (\d+), but it is equal to (\d+)",
-        "{first}; pad {1} to a multiple of {0}, or shard it otherwise",
-    ),
-    (
-        r"(?s)pjit (?:arguments|outputs).*spec=(P\([^=]*?\)), .*values of rank at least (\d+), but "
-        r".* of rank (\d+)",
-        "the sharding {0} is for at least {1} dimensions, and its array has {2}; leave the others "
-        "out",
-    ),
-    (
-        r"has (donate|static)_argnums=\((.*?),?\), but only accepts (\d+) positional",
-        "{0} is {1}, and the function takes {2} arguments, which are numbered from 0",
-    ),
-    (
-        r"problematic value is of type <class '(.*?)'> .* at path ([^\n]*)\.",
-        "the argument {1} is a {0}, and no array; write its number in static=, or close over it",
-    ),
-    (
-        "Non-hashable static arguments",
-        "an argument that static= names cannot be hashed; close over it instead",
-    ),
-    (
-        "incompatible devices for jitted computation",
-        "a sharding is over other devices than the mesh; write a bare PartitionSpec, or give its "
-        "mesh as mesh=",
-    ),
-    (
-        r"was exported for (\d+) devices and is called in a context with (\d+) devices",
-        "its sharding annotations are for {0} devices, and the mesh has {1}; write them for the "
-        "mesh",
-    ),
-    (
-        "should match the mesh passed to shard_map",
-        "a shard_map has another mesh; leave it out there, or give it as mesh=",
-    ),
-)
-"""JAX's messages on arguments and shardings that do not fit, and the sentence for each."""
-
 _DETAILS = "Mismatch details (1 found):"
 _SHARDING_ERRORS = (
     "must be a tree prefix",
@@ -93,9 +48,9 @@ def _misfit(text: str) -> str:
             f"the sharding {spec} names an axis {axis!r} that the mesh does not have; "
             f"{nearest(axis, re.findall(r'[^, ]+', axes.replace(chr(39), '')))}"
         )
-    for pattern, sentence in _MISFITS:
-        if found := re.search(pattern, text):
-            return sentence.format(*found.groups(), first=_first(text))
+    for row in shipped_table("compiler", "misfits.toml")["misfits"]:
+        if found := re.search(row["pattern"], text):
+            return str(row["sentence"]).format(*found.groups(), first=_first(text))
     return (
         f"{_first(text)}; see in_shardings"
         if any(part in text for part in _SHARDING_ERRORS)

@@ -12,7 +12,6 @@ from tpusim.costs.collective import delay_seconds as delay_seconds
 from tpusim.costs.collective import link_seconds as link_seconds
 from tpusim.costs.collective import route_seconds as route_seconds
 from tpusim.costs.compute import attention_seconds as attention_seconds
-from tpusim.costs.compute import group_seconds as group_seconds
 from tpusim.costs.compute import matmul_seconds as matmul_seconds
 from tpusim.costs.convolution import convolution_seconds as convolution_seconds
 from tpusim.costs.convolution import fastest_way as fastest_way
@@ -55,5 +54,4 @@ from tpusim.costs.tasks import TaskOp as TaskOp
 from tpusim.costs.tasks import TaskSegment as TaskSegment
 from tpusim.costs.tasks import TopTask as TopTask
 from tpusim.costs.tasks import alone_seconds as alone_seconds
-from tpusim.costs.tasks import core_seconds as core_seconds
 from tpusim.costs.tasks import first_phase as first_phase

@@ -21,8 +21,6 @@ from tpusim.engine.hosts import HostStage as HostStage
 from tpusim.engine.hosts import feed as feed
 from tpusim.engine.instructions import ON_CORE as ON_CORE
 from tpusim.engine.instructions import LaneCode as LaneCode
-from tpusim.engine.instructions import LoopEnd as LoopEnd
-from tpusim.engine.instructions import LoopStart as LoopStart
 from tpusim.engine.instructions import TaskNumbers as TaskNumbers
 from tpusim.engine.instructions import TaskStep as TaskStep
 from tpusim.engine.journal import CallTimes as CallTimes
@@ -30,7 +28,6 @@ from tpusim.engine.journal import Level as Level
 from tpusim.engine.journal import RepeatLevel as RepeatLevel
 from tpusim.engine.lane import Race as Race
 from tpusim.engine.lane import StalledError as StalledError
-from tpusim.engine.memory import HeldTensor as HeldTensor
 from tpusim.engine.memory import LaneMemory as LaneMemory
 from tpusim.engine.memory import MemoryChange as MemoryChange
 from tpusim.engine.run_lanes import NETWORK_MODES as NETWORK_MODES
@@ -45,5 +42,4 @@ from tpusim.engine.stage_code import has_calls as has_calls
 from tpusim.engine.timeline import BUBBLE as BUBBLE
 from tpusim.engine.timeline import LinkUse as LinkUse
 from tpusim.engine.timeline import Record as Record
-from tpusim.engine.timeline import Stats as Stats
 from tpusim.engine.timeline import Timeline as Timeline

@@ -122,19 +122,6 @@ def _now(env: Environment) -> int:
 class _Stage:
     """A stage and its servers."""
 
-    __slots__ = (
-        "_area",
-        "_busy_ps",
-        "_env",
-        "_idle",
-        "_random",
-        "_seen_ps",
-        "ends",
-        "queue",
-        "spans",
-        "what",
-    )
-
     def __init__(self, env: Environment, what: HostStage, random: Random | None) -> None:
         self.what, self._env, self._random = what, env, random
         self.queue = 0
@@ -203,8 +190,6 @@ class _Stage:
 class _Gather:
     """Gathers the blocks of a batch, and hands it on as one."""
 
-    __slots__ = ("_following", "_of", "blocks")
-
     def __init__(self, following: "_Taker", of: int) -> None:
         self._following, self._of, self.blocks = following, of, 0
 
@@ -218,8 +203,6 @@ class _Gather:
 
 class _Ready:
     """The batches of a host that the devices can take, by the times at which they came."""
-
-    __slots__ = ("_env", "_wanted", "made", "times")
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -247,8 +230,6 @@ _Taker: TypeAlias = "_Stage | _Gather | _Ready"
 
 class _Host:
     """The stages of one host, of which only the last may take whole batches."""
-
-    __slots__ = ("_gather", "_given", "ready", "stages", "taken", "waited_ps")
 
     def __init__(self, env: Environment, line: HostLine, random: Random | None) -> None:
         self.stages = [_Stage(env, stage, random) for stage in line.stages]

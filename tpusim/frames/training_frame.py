@@ -5,14 +5,13 @@ for the last microbatch, the norm of the gradients, the updates, the infeed, and
 for each other.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from tpusim.base.phase import Phase
 from tpusim.frames.accumulate import accumulate_microbatches
 from tpusim.frames.body_frame import cast_weights, infeed, sizes_of, stored_states
-from tpusim.frames.late_reductions import Reduced, reduce_once
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
 from tpusim.graph import Graph
@@ -26,9 +25,9 @@ from tpusim.lowering import (
     cast_before,
     check_dtypes,
 )
-from tpusim.partition import PartitionedGraph, Sizes, StoredWeight, across_slices
+from tpusim.partition import PartitionedGraph, Sizes, StoredWeight, across_slices, late_reductions
 from tpusim.plan import Axes, Plan
-from tpusim.program import Barrier, Collective, Dep, Program, TopOp, Transfer
+from tpusim.program import Barrier, Collective, Dep, Op, Program, TopOp, Transfer
 
 
 def choices_of(plan: Plan) -> BodyChoices:
@@ -46,6 +45,14 @@ def asked_place(pod: Slice, placement: Placement, choices: BodyChoices) -> Asked
 def updates_of(plan: Plan, sizes: Sizes) -> Updates:
     """Return the updates of the weights of a plan, on one device."""
     return Updates(plan.optimizer, plan.numerics, plan.finished_dtype, sizes, plan.stages > 1)
+
+
+class Reduced(NamedTuple):
+    """The operations that reduce gradients, the gradients, and those that cross slices."""
+
+    ops: tuple[Op, ...]
+    gradients: GradientDeps
+    crossing: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +203,33 @@ class TrainingFrame:
             host_s=self.plan.input_s,
             after_step=self.plan.loop == "synchronous",
         )
+
+
+def reduce_once(
+    weights: Sequence[StoredWeight],
+    sums: GradientDeps,
+    choices: BodyChoices,
+    sizes: Sizes,
+    place: AskedPlace,
+) -> Reduced:
+    """Return the reductions of the sums that microbatches left as terms, once a step.
+
+    They are a body of their own, of collectives alone, which the same passes lower as any other.
+
+    sums: the accumulators of the weights.
+    """
+    dtype = choices.numerics.of("accumulator")
+    made = late_reductions(weights, sums.held, dtype, sizes)
+    kept: Any = {"grad": dtype, "accumulator": dtype}
+    numerics = replace(choices.numerics, **kept)
+    finished = choices._replace(numerics=numerics)
+    decisions = LoweringDecisions(made.graph, made.sizes, finished, place)
+    lowerer = BodyLowerer(made.sizes, made.graph, decisions)
+    (body,), reduced = lowerer.passes(_written_by(sums))
+    gradients = GradientDeps({**sums.held, **reduced.held}, {**sums.after, **reduced.after})
+    return Reduced(body, gradients, tuple(lowerer.crossing))
+
+
+def _written_by(sums: GradientDeps) -> Mapping[str, str]:
+    """Return the operation that completes each accumulator, where it is not in program order."""
+    return {key: sums.after.get(weight, "") for weight, key in sums.held.items()}

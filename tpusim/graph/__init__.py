@@ -17,7 +17,6 @@ from tpusim.graph.gather import Gather as Gather
 from tpusim.graph.gather import Scatter as Scatter
 from tpusim.graph.graph import LOSS as LOSS
 from tpusim.graph.graph import Graph as Graph
-from tpusim.graph.graph import Parameter as Parameter
 from tpusim.graph.graph import executed_flops as executed_flops
 from tpusim.graph.graph import model_flops as model_flops
 from tpusim.graph.graph import walk as walk

@@ -14,6 +14,7 @@ from tpusim.hardware.chip_fields import (
     COUNTED,
     EXPONENT,
     FLOPS,
+    OR_ZERO,
     SECONDS,
     SHAPE,
     SHARED,
@@ -101,7 +102,7 @@ class CostConstants:
     vector_efficiency: float = field(metadata=SHARED)
     scatter_element: float = field(metadata=SECONDS)
     gather_efficiency: float = field(metadata=SHARED)
-    slice_jitter: float = field(metadata=SHARED)
+    slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)
 
@@ -181,7 +182,7 @@ class Chip:
     year: int = field(metadata={"unit": YEAR})
     devices: int = field(metadata=COUNTED)
     tensor_cores: int = field(metadata=COUNTED)
-    sparse_cores: int = field(metadata=COUNTED)
+    sparse_cores: int = field(metadata=COUNTED | OR_ZERO)
     mxus: int = field(metadata=COUNTED)
     mxu_side: int = field(metadata=COUNTED)
     clock: float = field(metadata={"unit": "Hz"})
@@ -191,10 +192,10 @@ class Chip:
     hbm_usable_bytes: float = field(metadata=BYTES)
     hbm_bandwidth: float = field(metadata=BANDWIDTH)
     vmem_bytes: float = field(metadata=BYTES)
-    cmem_bytes: float = field(metadata=BYTES)
+    cmem_bytes: float = field(metadata=BYTES | OR_ZERO)
     ici_dimensions: int = field(metadata=COUNTED)
     ici_bandwidth: float = field(metadata=BANDWIDTH)
-    die_to_die_bandwidth: float = field(metadata=BANDWIDTH)
+    die_to_die_bandwidth: float = field(metadata=BANDWIDTH | OR_ZERO)
     pod_shape: tuple[int, ...] = field(metadata={"unit": SHAPE})
     dcn_bandwidth: float = field(metadata=BANDWIDTH)
     pcie_bandwidth: float = field(metadata=BANDWIDTH)
@@ -203,7 +204,7 @@ class Chip:
     host_bytes: float | None = field(default=None, metadata=BYTES)
     mxu_side_fp8: int | None = field(default=None, metadata=COUNTED)
     power: float | None = field(default=None, metadata={"unit": "W"})
-    price: float | None = field(default=None, metadata={"unit": "USD/h"})
+    price: float | None = field(default=None, metadata=OR_ZERO | {"unit": "USD/h"})
     clock_share: float = 1.0
     ici_shares: tuple[float, ...] = ()
     costs: CostConstants

@@ -23,31 +23,13 @@ FACTOR, WORD = "factor", "word"
 BYTES = MappingProxyType({"unit": "B"})
 BANDWIDTH = MappingProxyType({"unit": "B/s"})
 FLOPS = MappingProxyType({"unit": "FLOP/s"})
-SECONDS = MappingProxyType({"unit": "s"})
+SECONDS = MappingProxyType({"unit": "s", "zero": True})
 COUNTED = MappingProxyType({"unit": COUNT})
 SHARED = MappingProxyType({"unit": SHARE})
+OR_ZERO = MappingProxyType({"zero": True})
+"""The units of fields; numbers are above zero, but for seconds and those with `OR_ZERO`."""
 
 _SHAPE_PATTERN = r"[1-9][0-9]{0,5}(x[1-9][0-9]{0,5}){0,2}"
-_MAY_BE_ZERO = {
-    "sparse_cores",
-    "cmem_bytes",
-    "die_to_die_bandwidth",
-    "hop_latency",
-    "collective_launch",
-    "dcn_latency",
-    "op_launch",
-    "vector_launch",
-    "scatter_element",
-    "slice_jitter",
-    "dispatch",
-    "turnaround",
-    "price",
-    "max_cubes",
-    "on_chip_room",
-    "short_ring",
-    "asynchronous_permutes",
-    "wrap_length",
-}
 
 
 def parse_shape(text: str) -> Dims:
@@ -123,7 +105,7 @@ def check_fields(part: Any, where: str) -> None:
         ):
             continue
         for number in _numbers(value):
-            _check_number(number, unit, f"{where}: {entry.name}", entry.name in _MAY_BE_ZERO)
+            _check_number(number, unit, f"{where}: {entry.name}", "zero" in entry.metadata)
 
 
 def _numbers(value: Any) -> Iterable[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from tpusim.base.errors import HardwareError, nearest
-from tpusim.hardware.chip_fields import BYTES, COUNTED, FACTOR, WORD, check_fields
+from tpusim.hardware.chip_fields import BYTES, COUNTED, FACTOR, OR_ZERO, WORD, check_fields
 
 MeshOrder = Literal["torus", "hosts", "small hosts", "small rings"]
 
@@ -42,15 +42,15 @@ class CompilerRules:
     """
 
     mesh_order: MeshOrder = field(default="torus", metadata=_NAMED)
-    on_chip_room: float = field(default=0.0, metadata=BYTES)
+    on_chip_room: float = field(default=0.0, metadata=BYTES | OR_ZERO)
     compile_time: float = field(default=1.0, metadata={"unit": FACTOR})
     libtpu_name: str = field(default="", metadata=_NAMED)
     libtpu_config: str = field(default="", metadata=_NAMED)
     pair_gathers: str = field(default="", metadata=_NAMED)
     pair_reductions: str = field(default="", metadata=_NAMED)
     pair_scatters: str = field(default="", metadata=_NAMED)
-    short_ring: float = field(default=0.0, metadata=BYTES)
-    asynchronous_permutes: int | None = field(default=None, metadata=COUNTED)
+    short_ring: float = field(default=0.0, metadata=BYTES | OR_ZERO)
+    asynchronous_permutes: int | None = field(default=None, metadata=COUNTED | OR_ZERO)
 
     def __post_init__(self) -> None:
         check_fields(self, "compiler")

@@ -12,6 +12,7 @@ from tpusim.hardware.chip_fields import (
     COUNTED,
     FLAG,
     NAME_LIST,
+    OR_ZERO,
     SHAPE_LIST,
     Dims,
     check_fields,
@@ -43,9 +44,9 @@ class SliceRules:
     cores: int
     listed: tuple[Dims, ...] = field(metadata={"unit": SHAPE_LIST})
     prefixes: tuple[str, ...] = field(metadata={"unit": NAME_LIST})
-    max_cubes: int = field(default=0, metadata=COUNTED)
+    max_cubes: int = field(default=0, metadata=COUNTED | OR_ZERO)
     any_order: bool = field(default=True, metadata={"unit": FLAG})
-    wrap_length: int = field(default=0, metadata=COUNTED)
+    wrap_length: int = field(default=0, metadata=COUNTED | OR_ZERO)
     twistable: bool = field(default=False, metadata={"unit": FLAG})
 
     def __post_init__(self) -> None:

@@ -117,11 +117,8 @@ class Slice:
         """The slice without its slow parts; itself if it has none."""
         if not self.slow:
             return self
-        made = object.__new__(Slice)
-        for name in self.__dataclass_fields__:
-            object.__setattr__(made, name, getattr(self, name))
-        object.__setattr__(made, "slow", SlowParts())
-        return made
+        torus, ratio = self.topology, self.dcn_oversubscription
+        return Slice(self.chip, torus.dims, self.num_slices, torus.twisted, ratio, self.clock)
 
     @property
     def slice_rules(self) -> SliceRules:

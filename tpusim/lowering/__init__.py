@@ -14,9 +14,9 @@ from tpusim.lowering.device_groups import group_of as group_of
 from tpusim.lowering.evidence import LoweringEvidence as LoweringEvidence
 from tpusim.lowering.evidence import borrowed_notes as borrowed_notes
 from tpusim.lowering.evidence import lowering_evidence as lowering_evidence
-from tpusim.lowering.gradients import GradientDeps as GradientDeps
 from tpusim.lowering.lower_body import Bodies as Bodies
 from tpusim.lowering.lower_body import BodyLowerer as BodyLowerer
+from tpusim.lowering.lower_body import GradientDeps as GradientDeps
 from tpusim.lowering.lowering_pass import LoweringPass as LoweringPass
 from tpusim.lowering.offload import names as names
 from tpusim.lowering.operand_dtypes import cast_before as cast_before

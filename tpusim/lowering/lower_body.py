@@ -1,6 +1,7 @@
 """Bodies of a partitioned graph as operations of one device."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import NamedTuple, TypeAlias
 
@@ -17,7 +18,6 @@ from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_matmul import ring_ops
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.dependencies import BodyDependencies, dependencies_of
-from tpusim.lowering.gradients import GradientDeps
 from tpusim.lowering.loop_stacks import with_stacks
 from tpusim.lowering.offload import (
     LAST,
@@ -54,6 +54,22 @@ from tpusim.program import (
     Transfer,
     VectorWork,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientDeps:
+    """The complete gradients of weights: the buffers that hold them, and their last operations.
+
+    held: weight -> tensor that holds the gradients of all its layers.
+    after: weight -> operation to wait for, where it is not in program order.
+    """
+
+    held: Mapping[str, str]
+    after: Mapping[str, str]
+
+    def deps(self, weight: str) -> tuple[Dep, ...]:
+        """Return the dependencies of a reader of a weight's gradient."""
+        return (Dep(self.after[weight]),) if weight in self.after else ()
 
 
 class LoweredBody(NamedTuple):

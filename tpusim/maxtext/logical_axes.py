@@ -6,35 +6,9 @@ from typing import Any
 from tpusim.base.errors import nearest
 from tpusim.base.shown_value import shown
 from tpusim.maxtext.config import MaxTextConfig
-from tpusim.maxtext.shipped_tables import RULES
+from tpusim.maxtext.shipped_tables import RULES, shipped
 from tpusim.plan import DEFAULT_RULES, STYLE_RULES
 from tpusim.plan.axes import Axes
-
-BATCH = ("data", "fsdp", "fsdp_transpose", "expert")
-WEIGHT_AXES = ("fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert")
-WIDE = ("tensor", "tensor_sequence")
-SEQUENCE = ("context", "context_usp_ulysses")
-
-LOGICAL_AXES: Mapping[str, tuple[str, Axes]] = {
-    "act_batch": ("activation_batch", BATCH),
-    "act_seq": ("activation_length", SEQUENCE),
-    "act_residual_seq": ("activation_norm_length", ("tensor_sequence",)),
-    "act_embed": ("activation_embed", ("tensor",)),
-    "act_mlp": ("activation_mlp", WIDE),
-    "act_heads": ("activation_heads", WIDE),
-    "act_kv_heads": ("activation_kv_heads", WIDE),
-    "act_vocab": ("activation_vocab", WIDE),
-    "embed": ("embed", WEIGHT_AXES),
-    "q_rank": ("q_lora", WEIGHT_AXES),
-    "kv_rank": ("kv_lora", WEIGHT_AXES),
-    "layer_embed": ("embed_vocab", WEIGHT_AXES),
-    "mlp": ("mlp", ("fsdp_transpose", *WIDE)),
-    "heads": ("q_heads", WIDE),
-    "kv_heads": ("kv_heads", WIDE),
-    "vocab": ("vocab", WIDE),
-}
-"""The keys of a plan's rules, MaxText's logical axis that each is, and the axes of the mesh that
-MaxText gives it. Left out are axes that cannot be simulated, such as those of decoding."""
 
 LATENT, LAYER_EMBED = ("q_rank", "kv_rank"), "layer_embed"
 """Dimensions that latent attention alone has, and the width of tables that layers have."""
@@ -45,7 +19,8 @@ OLDER = {"heads": "q_heads"}
 INACTIVE_AXES = ("norm", "layers")
 """Logical axes of small weights, which a model's config may change without effect here."""
 
-_LOGICAL = tuple(name for name, _ in LOGICAL_AXES.values())
+_LOGICAL = {key: row["name"] for key, row in shipped("logical_axes").items()}
+"""MaxText's logical axis of each key of a plan's rules."""
 
 
 def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
@@ -55,10 +30,12 @@ def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
     absent = (*(() if latent else LATENT), *(() if layer_embed else (LAYER_EMBED,)))
     given, style = _given(config), {**DEFAULT_RULES, **STYLE_RULES["maxtext"]}
     rules: dict[str, Any] = {}
-    for key, (name, own) in LOGICAL_AXES.items():
-        axes = _axes_on(mesh, given.get(name, own))
+    table = shipped("logical_axes")
+    sequence = _axes_on(mesh, table["act_seq"]["axes"])
+    for key, row in table.items():
+        axes = _axes_on(mesh, given.get(row["name"], row["axes"]))
         if key == "act_residual_seq":
-            axes = tuple(axis for axis in axes if axis not in _axes_on(mesh, SEQUENCE))
+            axes = tuple(axis for axis in axes if axis not in sequence)
         if set(axes) != {axis for axis in style[key] if axis in mesh} and key not in absent:
             rules[key] = axes
     if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
@@ -84,10 +61,10 @@ def _given(config: MaxTextConfig) -> Mapping[str, tuple[str, ...]]:
         for rule in rules:
             name, axes = _rule(config, rule)
             of_this.setdefault(OLDER.get(name, name), axes)
-            if where is config.over and name not in (*_LOGICAL, *OLDER, *INACTIVE_AXES):
+            if where is config.over and name not in (*_LOGICAL.values(), *OLDER, *INACTIVE_AXES):
                 raise config.fault(
                     f"{RULES} changes {name!r}, which cannot be simulated; "
-                    f"{nearest(name, _LOGICAL)}"
+                    f"{nearest(name, _LOGICAL.values())}"
                 )
         found = {**of_this, **found}
     return found

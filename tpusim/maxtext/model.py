@@ -6,17 +6,8 @@ from typing import Any
 
 from tpusim.base.shown_value import shown
 from tpusim.maxtext.config import MaxTextConfig
-from tpusim.maxtext.shipped_tables import decoder_blocks, unsimulated
+from tpusim.maxtext.shipped_tables import decoder_blocks, unsimulated, words
 from tpusim.models import Transformer
-
-MAXTEXT_ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "relu": "relu",
-    "sigmoid": "silu",
-}
-"""MaxText's activation functions, and ours for each; gpt-oss multiplies by its sigmoid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +109,14 @@ def _sizes(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
 
 def _mlp(config: MaxTextConfig) -> dict[str, Any]:
     """Return the activation, and True if a second matrix bypasses it (`linear`)."""
-    given = config.table["mlp_activations"]
+    given, known = config.table["mlp_activations"], words("mlp_activations")
     names = [name for name in given if name != "linear"]
-    if len(names) != 1 or len(given) > 2 or names[0] not in MAXTEXT_ACTIVATIONS:
+    if len(names) != 1 or len(given) > 2 or names[0] not in known:
         raise config.fault(
             f"mlp_activations is {shown(given)}, which cannot be simulated; write one of "
-            f"{', '.join(MAXTEXT_ACTIVATIONS)}, and linear besides where the MLP is gated"
+            f"{', '.join(known)}, and linear besides where the MLP is gated"
         )
-    return {"activation": MAXTEXT_ACTIVATIONS[names[0]], "gated": len(given) == 2}
+    return {"activation": known[names[0]], "gated": len(given) == 2}
 
 
 def _windows(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
@@ -162,8 +153,7 @@ def _wide_layers(config: MaxTextConfig) -> dict[str, int]:
 
 
 def _attention(config: MaxTextConfig) -> dict[str, str]:
-    kinds = {"dot_product": "dot", "flash": "flash", "autoselected": "flash"}
-    found = {"attention": str(config.choice("attention", kinds))}
+    found = {"attention": str(config.choice("attention", words("attention")))}
     if found["attention"] == "dot" and config.flag("float32_logits"):
         found["softmax_dtype"] = "f32"
     return found

@@ -8,26 +8,12 @@ from tpusim.maxtext.config import MaxTextConfig
 from tpusim.maxtext.logical_axes import rules_of
 from tpusim.maxtext.mesh import mesh_of
 from tpusim.maxtext.remat import remat_of
+from tpusim.maxtext.shipped_tables import words
 from tpusim.models import Transformer
 from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
 
-MAXTEXT_DTYPES: Mapping[str, str] = {
-    "bfloat16": "bf16", "bf16": "bf16", "float32": "f32", "f32": "f32", "fp32": "f32",
-}  # fmt: skip
-MATMULS: Mapping[str, str] = {
-    "": "", "int8": "int8", "fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8", "nanoo_fp8": "fp8",
-    "fp8_nanoo": "fp8",
-}  # fmt: skip
-MAXTEXT_OPTIMIZERS: Mapping[str, str] = {
-    "adamw": "adam",
-    "adam_pax": "adam",
-    "adam": "adam",
-    "sgd": "sgd",
-}
-"""MaxText's optimizers, and ours of the same cost: adam_pax is Adam with its decay elsewhere."""
 USP = "usp"
-MAXTEXT_EXCHANGES = {"all_gather": "gather", "ring": "ring", "ulysses": "all-to-all", USP: USP}
-"""MaxText's exchanges of the keys and values of a sharded sequence, and ours."""
+"""The exchange that combines a ring and an all-to-all."""
 
 
 def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
@@ -45,7 +31,7 @@ def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
         "offload": offload,
         "scan_layers": config.flag("scan_layers"),
         "offload_optimizer": config.flag("optimizer_memory_host_offload"),
-        "optimizer": config.choice("opt_type", MAXTEXT_OPTIMIZERS),
+        "optimizer": config.choice("opt_type", words("opt_type")),
         "style": "maxtext",
         **_dtypes(config),
         **rules_of(config, mesh),
@@ -76,12 +62,12 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
     accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
     they are multiplied, and whose gradients are rounded with noise.
     """
-    weights = config.choice("weight_dtype", MAXTEXT_DTYPES)
-    dtype = config.choice("dtype", MAXTEXT_DTYPES)
-    first = config.choice("mu_dtype", MAXTEXT_DTYPES) if config.text("mu_dtype") else weights
+    weights = config.choice("weight_dtype", words("dtype"))
+    dtype = config.choice("dtype", words("dtype"))
+    first = config.choice("mu_dtype", words("dtype")) if config.text("mu_dtype") else weights
     found = {
         "dtype": dtype,
-        "matmul_dtype": config.choice("quantization", MATMULS),
+        "matmul_dtype": config.choice("quantization", words("quantization")),
         "param_dtype": weights,
         "grad_dtype": dtype,
         "moment_dtype": first,
@@ -170,7 +156,8 @@ def _context_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any
     )
     if not whole and not heads:
         return {}
-    strategy = config.choice("context_parallel_strategy", MAXTEXT_EXCHANGES)
+    key = "context_parallel_strategy"
+    strategy = config.choice(key, words(key))
     if heads and strategy != USP:
         raise config.fault(
             f"context_usp_ulysses is {mesh[heads[0]]}, which is for "

@@ -54,6 +54,12 @@ def unsimulated(part: str) -> Mapping[str, str]:
     return found
 
 
+def words(section: str) -> Mapping[str, str]:
+    """Return the words that a key may have, and ours for each."""
+    found: Mapping[str, str] = shipped("words")[section]
+    return found
+
+
 @cache
 def _patterns() -> tuple[str, ...]:
     """Return the keys that change no step; `*` stands for any letters."""

@@ -14,10 +14,11 @@ from tpusim.lowering import (
     BodyLowerer,
     GradientDeps,
     LoweringDecisions,
+    names,
 )
 from tpusim.partition import LocalShape, PartitionedGraph, Sizes, StoredWeight
 from tpusim.plan import Numerics
-from tpusim.program import Alloc, Compute, Loop, Number, Op, PassKind, Segment, VectorWork
+from tpusim.program import Alloc, Compute, Loop, Number, Op, PassKind, Segment, VectorWork, walk_ops
 
 _VERBS = {
     PassKind.FORWARD: "forward",
@@ -117,11 +118,8 @@ def _additions(
 
 def allocated(body: Iterable[Op]) -> Iterator[Alloc]:
     """Yield what a body allocates, within its loops too."""
-    for op in body:
-        if isinstance(op, Loop):
-            yield from allocated(op.body)
-        else:
-            yield from op.allocs
+    for op, _ in walk_ops(body):
+        yield from op.allocs
 
 
 def _with_frees(body: Sequence[Op], after: int, held: Collection[str], name: str) -> Sequence[Op]:
@@ -149,7 +147,7 @@ def _first_phase(body: Sequence[Op]) -> Phase:
 
 def _without_earlier_deps(body: Sequence[Op]) -> Sequence[Op]:
     """Return the body without dependencies on earlier passes, which are over."""
-    known = frozenset(_names(body))
+    known = frozenset(names(body))
     return tuple(_with_deps_among(known, op) for op in body)
 
 
@@ -159,13 +157,6 @@ def _with_deps_among(known: Collection[str], op: Op) -> Op:
     if all(dep.op in known for dep in op.deps):
         return op
     return replace(op, deps=tuple(dep for dep in op.deps if dep.op in known))
-
-
-def _names(body: Iterable[Op]) -> Iterable[str]:
-    for op in body:
-        yield op.name
-        if isinstance(op, Loop):
-            yield from _names(op.body)
 
 
 def _passed(tensor: Tensor, partitioned: PartitionedGraph, sizes: Sizes) -> Passed:

@@ -22,9 +22,8 @@ from tpusim.results import (
 )
 from tpusim.results.advice import setting
 from tpusim.simulation.fed_step import fed
-from tpusim.simulation.input_changes import InputChange, input_changes
 from tpusim.simulation.machine_changes import machine_changes
-from tpusim.simulation.plan_changes import PlanChange, plan_changes
+from tpusim.simulation.plan_changes import PlanChange, input_changes, plan_changes
 from tpusim.simulation.plan_run import run_plan
 
 NO_PLAN = (
@@ -123,7 +122,7 @@ class _PlanTrials:
         settings = tuple(setting(key, value) for key, value in keys.items())
         self._add(change.kind, change.what, settings, result, placement)
 
-    def try_input(self, change: InputChange, given: Input) -> None:
+    def try_input(self, change: PlanChange, given: Input) -> None:
         """Simulate the same plan in the same place with another input pipeline."""
         base, placement = self.base, self.base.placement
         try:

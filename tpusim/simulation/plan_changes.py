@@ -1,4 +1,4 @@
-"""The changes of a plan that advice tries: one or a few keys each, with the change in words."""
+"""The changes of a plan and its input pipeline that advice tries, each with the change in words."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 from tpusim.base.errors import PlanError
 from tpusim.graph import LAYER_IN, POLICIES
 from tpusim.hardware import DCN_PREFIX, Placement, candidates
+from tpusim.plan import NO_CODEC, RATES, STORED_COMPRESSED, Input
 from tpusim.results import PlanResult
 from tpusim.results.advice import ChangeKind
 
@@ -16,10 +17,13 @@ COMMON_AXES = ("fsdp", "tensor")
 MOST_PLACEMENTS = 6
 """Other placements of the mesh that are tried."""
 
+CODEC = "zstd"
+"""The codec that is tried where records are not compressed."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """Keys of a plan with other values.
+    """Keys of a plan, or of an input pipeline, with other values.
 
     what: the change in words.
     placement: in place of the plan's own.
@@ -110,3 +114,27 @@ def _batches(result: PlanResult) -> Iterator[PlanChange]:
     for times, size in sizes.items():
         what = f"{times} the global batch ({size})"
         yield PlanChange(what, {"global_batch": size}, ChangeKind.BATCH)
+
+
+def input_changes(given: Input) -> Iterator[PlanChange]:
+    """Yield changes of the keys of an input pipeline: compression, reads, threads, no slow host."""
+    if given.compression != NO_CODEC:
+        none = dict.fromkeys(("compression_ratio", "decompressors", "decompress_rate"))
+        yield PlanChange("records that are not compressed", {"compression": NO_CODEC, **none})
+    elif given.kind not in STORED_COMPRESSED:
+        ratio = RATES["compression_ratio"][CODEC].value
+        yield PlanChange(f"records in {CODEC} ({ratio:.3g} to 1)", {"compression": CODEC})
+    yield PlanChange("reads of 4 times the bytes", {"read_bytes": 4 * given.read_bytes})
+    yield _doubled("reads at once", "readers", given.readers)
+    if given.workers is not None:
+        yield _doubled("threads that decode", "workers", given.workers)
+    if given.decompressors is not None:
+        yield _doubled("threads that decompress", "decompressors", given.decompressors)
+    more = max(2 * given.prefetch, 1)
+    yield PlanChange(f"{more} batches prefetched", {"prefetch": more})
+    if given.slow_host > 1:
+        yield PlanChange("a slow host that is as fast as the others", {"slow_host": 1.0})
+
+
+def _doubled(of: str, key: str, count: int) -> PlanChange:
+    return PlanChange(f"twice the {of} ({2 * count})", {key: 2 * count})

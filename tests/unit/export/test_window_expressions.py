@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiler_parts import convolution
 from conv_nets import ConvNet
 
 from tpusim.base import PlanError
+from tpusim.export.windows import convolution
 from tpusim.graph import Convolution
 
 RUN = Path(__file__).with_name("run_windows.py")

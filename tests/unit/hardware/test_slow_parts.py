@@ -26,6 +26,9 @@ def test_slow_parts_are_part_of_a_slice_and_print_with_it() -> None:
     )
     assert pod(**ALL) != pod()
     assert pod(**ALL).healthy == pod() == Slice("v4", "8x16x16", num_slices=2)
+    slow = {"chips": [{"at": [0, 0, 0], "compute": 0.5}]}
+    for more in ({"clock": "1 GHz"}, {"twisted": True}, {"dcn_oversubscription": 2.0}):
+        assert Slice("v4", "4x4x8", slow=slow, **more).healthy == Slice("v4", "4x4x8", **more)
     assert pickle.loads(pickle.dumps(pod(**ALL))) == pod(**ALL)
     assert hash(pod(**ALL)) == hash(pod(**ALL))
 
