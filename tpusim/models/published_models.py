@@ -4,10 +4,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from tpusim.base.errors import ModelError, nearest
+from tpusim.base.shipped_table import shipped_text
 
 
 @cache
@@ -28,8 +28,7 @@ def is_published(file: str, name: str) -> bool:
 
 @cache
 def _text(file: str) -> str:
-    folder = resources.files("tpusim.models") / "published"
-    return (folder / file).read_text("utf-8") if file else ""
+    return shipped_text("models", f"published/{file}") if file else ""
 
 
 def _each_model(

@@ -1,11 +1,11 @@
 """The families of configs that can be simulated, and those that cannot, by `tables/*.toml`."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any
+
+from tpusim.base.shipped_table import shipped_table
 
 SIZE_KEYS = {
     "layers": "num_hidden_layers",
@@ -168,5 +168,4 @@ def _joined(row: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _table(name: str) -> Mapping[str, Any]:
-    path = resources.files("tpusim.models.hf") / "tables" / f"{name}.toml"
-    return tomllib.loads(path.read_text("utf-8"))
+    return shipped_table("models", f"hf/tables/{name}.toml")
