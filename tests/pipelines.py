@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from schedules import TimedSlot, slot_times
+
 from tpusim.costs import CostedProgram, MessageTask, Task, TaskSegment
 from tpusim.engine import Timeline, run
 from tpusim.program import (
@@ -20,9 +22,7 @@ from tpusim.program import (
     Segment,
     Send,
     Slot,
-    TimedSlot,
     VectorWork,
-    slot_times,
 )
 
 PS = 1e-12

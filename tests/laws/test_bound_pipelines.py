@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from extent import seeds
 from many_plans import LoopSeconds, StepParts
+from schedules import slot_times
 from test_any_plan import Case
 from test_bound import pipelined_plan
 
@@ -18,7 +19,7 @@ from tpusim.bounds.pipeline import LayerLoops, pipelined_seconds
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan, make_schedule
-from tpusim.program import PassKind, Slot, slot_times
+from tpusim.program import PassKind, Slot
 from tpusim.simulation import simulate
 
 BLOCK = 15

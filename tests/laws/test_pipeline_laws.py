@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import calls_in, kinds, lane_of, lanes_of, simulated, slots_in
+from schedules import slot_times
 
 from tpusim.engine import StalledError, Timeline, run
 from tpusim.plan import make_schedule
-from tpusim.program import Call, Schedule, slot_times
+from tpusim.program import Call, Schedule
 
 
 @st.composite

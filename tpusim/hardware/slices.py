@@ -112,6 +112,17 @@ class Slice:
         shape: str | Dims = found[3] or default_shape(rules, _chips(rules, int(found[2]), name))
         return cls(rules.generation, shape, num_slices, twisted, dcn_oversubscription, clock, slow)
 
+    def changed(self, *, chip: Chip | None = None, shape: str = "", num_slices: int = 0) -> "Slice":
+        """Return the slice with other chips, another shape or more slices; all else as it is."""
+        return Slice(
+            chip or self.chip,
+            shape or str(self.topology),
+            num_slices or self.num_slices,
+            dcn_oversubscription=self.dcn_oversubscription,
+            clock=self.clock,
+            slow=self.slow,
+        )
+
     @property
     def healthy(self) -> "Slice":
         """The slice without its slow parts; itself if it has none."""

@@ -8,7 +8,7 @@ they are.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from tpusim.base.errors import HardwareError, nearest
 from tpusim.hardware.chip_fields import Dims
@@ -65,9 +65,6 @@ class SlowSlice:
 
     def __str__(self) -> str:
         return f"slice {self.slice} {speed_words(self.compute, self.hbm)}"
-
-
-SlowPart = TypeVar("SlowPart", SlowChip, SlowLink, SlowSlice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tpusim.network.grids import traversals
 from tpusim.network.groups import Chips
 from tpusim.network.messages import Message, packets, phase_messages
 from tpusim.network.paths import Loads, link_loads, link_paths, run_loads, shortest_moves
-from tpusim.network.pattern import Pattern, busiest_links, link_class, phases_loads, phases_pattern
+from tpusim.network.pattern import Pattern, busiest_links, named_links, phases_loads, phases_pattern
 from tpusim.network.schedule import SchedulePhase, ScheduleStage, chain_text, stages_of
 from tpusim.program import CollectiveKind
 
@@ -118,12 +118,8 @@ def _listed_pattern(
     else:
         phases = _phases(kind, listed, topology)
         made = phases_pattern(phases, chain_text(phases).replace(" through {}", ", listed"))
-        found = Pattern(_links(made.loads), made.paths, made.text, made.power)
+        found = Pattern(named_links(made.loads), made.paths, made.text, made.power)
     return ListedLoads(found, die, places.shape[1], slices)
-
-
-def _links(loads: Sequence[tuple[tuple[int, str], float]]) -> tuple[tuple[str, float], ...]:
-    return tuple((link_class(dim, side), load) for (dim, side), load in loads)
 
 
 def _loads(kind: CollectiveKind, listed: ListedGroups, topology: Topology) -> Loads:
@@ -175,7 +171,7 @@ def _permute_pattern(listed: ListedGroups, topology: Topology) -> Pattern | None
     most, hops = float(loads.max()), int(np.abs(moves).sum(axis=1).max())
     paths = ((most, hops),) if most <= 1 else ((most, 1), (1.0, hops))
     text = f"{len(listed.positions)} pairs by shortest ways"
-    return Pattern(_links(busiest_links(loads)), paths, text)
+    return Pattern(named_links(busiest_links(loads)), paths, text)
 
 
 def _exchange_loads(listed: ListedGroups, topology: Topology) -> Loads:
@@ -204,7 +200,7 @@ def _exchange_pattern(listed: ListedGroups, topology: Topology) -> Pattern:
     links, size = busiest_links(loads), places.shape[1]
     alone = (size - 1) / size / max(1, len(links))
     paths = ((float(loads.max()), 1), (alone, int(far.max())))
-    return Pattern(_links(links), paths, f"every pair of {size}, listed")
+    return Pattern(named_links(links), paths, f"every pair of {size}, listed")
 
 
 @lru_cache(maxsize=256)

@@ -70,7 +70,7 @@ def pattern(
     if ALGORITHMS[algorithm].phases is not None:
         inner = merged(inner)
     found = _pattern(kind, algorithm, inner, part)
-    links = tuple((link_class(dims[dim], side), load) for (dim, side), load in found.loads)
+    links = named_links(found.loads, dims)
     names = ",".join(DIMENSION_NAMES[dim] for dim in dimension_sizes(spans))
     return Pattern(links, found.paths, found.text.format(names), found.power)
 
@@ -157,6 +157,13 @@ def on_all_links(loads: Loads, dims: Sequence[int], topology: Topology) -> Loads
 def link_class(dim: int, side: str) -> str:
     """Return the name of the links of a dimension and direction, such as `ici:x+`."""
     return f"ici:{DIMENSION_NAMES[dim]}{side}"
+
+
+def named_links(
+    loads: Sequence[tuple[tuple[int, str], float]], dims: Sequence[int] = range(3)
+) -> tuple[tuple[str, float], ...]:
+    """Return loads by the names of their links; dims: the dimensions that they count from 0."""
+    return tuple((link_class(dims[dim], side), load) for (dim, side), load in loads)
 
 
 def busiest_links(loads: Loads) -> tuple[tuple[tuple[int, str], float], ...]:

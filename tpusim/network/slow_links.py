@@ -18,7 +18,7 @@ from tpusim.network.algorithm import ALGORITHMS, schedule
 from tpusim.network.chains import Chain, edge_weights
 from tpusim.network.groups import Chips, covered_part
 from tpusim.network.paths import Loads
-from tpusim.network.pattern import Pattern, busiest_links, link_class, phases_paths
+from tpusim.network.pattern import Pattern, busiest_links, named_links, phases_paths
 from tpusim.network.schedule import SchedulePhase, ScheduleStage
 from tpusim.program import CollectiveKind
 
@@ -52,7 +52,9 @@ def slowed_pattern(
         paths, power = method.at_once.paths(inner, part)
         factor = _factor(loads, used, slow)
         paths = [(factor * nbytes, hops) for nbytes, hops in paths]
-        found = Pattern(_classes(loads * slow * used, dims), tuple(paths), "", power)
+        found = Pattern(
+            named_links(busiest_links(loads * slow * used), dims), tuple(paths), "", power
+        )
         return found if (slow[used] > 1).any() else None
     return _slowed_phases(schedule(kind, algorithm, inner, part), chips, slow, dims)
 
@@ -68,7 +70,7 @@ def _slowed_phases(
     together = np.any(list(used.values()), axis=0)
     loads = np.sum([stage.loads() for phase in phases for stage in phase], axis=0)
     paths = phases_paths(phases, lambda stage: _factor(stage.loads(), used[id(stage)], slow))
-    return Pattern(_classes(loads * slow * together, dims), paths, "")
+    return Pattern(named_links(busiest_links(loads * slow * together), dims), paths, "")
 
 
 def _on_part(slowness: Loads, chip: NDArray[np.intp], dims: tuple[int, ...]) -> Loads:
@@ -117,7 +119,3 @@ def _lines_between(chips: Chips, topology: Topology) -> LinkMask:
             place[dim] = back
             found[(dim, 1, *place)] = True
     return found
-
-
-def _classes(loads: Loads, dims: tuple[int, ...]) -> tuple[tuple[str, float], ...]:
-    return tuple((link_class(dims[dim], side), load) for (dim, side), load in busiest_links(loads))

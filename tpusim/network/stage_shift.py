@@ -11,7 +11,7 @@ from tpusim.network.chains import one_chain
 from tpusim.network.grids import Numbers
 from tpusim.network.groups import covered_part, on_torus
 from tpusim.network.paths import Loads, link_shape
-from tpusim.network.pattern import busiest_links, link_class, on_all_links
+from tpusim.network.pattern import busiest_links, named_links, on_all_links
 
 Shifted = tuple[tuple[tuple[str, float], ...], int]
 """Bytes on the busiest link of each class, by byte that a chip sends, and the hops of an edge."""
@@ -31,8 +31,7 @@ def shift_pattern(
     edges = chain.forward.shape[1]
     weights = (np.zeros(edges), np.ones(edges))
     loads = busiest_links(chain.loads(weights if backward else weights[::-1]))
-    links = tuple((link_class(dims[dim], side), load) for (dim, side), load in loads)
-    return links, int(chain.edge_hops.max())
+    return named_links(loads, dims), int(chain.edge_hops.max())
 
 
 def chain_positions(spans: Sequence[Span], topology: Topology) -> NDArray[np.intp]:

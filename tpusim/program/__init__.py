@@ -43,10 +43,7 @@ from tpusim.program.pipeline_schedule import CHART_MARGIN as CHART_MARGIN
 from tpusim.program.pipeline_schedule import PassKind as PassKind
 from tpusim.program.pipeline_schedule import Schedule as Schedule
 from tpusim.program.pipeline_schedule import Slot as Slot
-from tpusim.program.pipeline_schedule import StuckError as StuckError
-from tpusim.program.pipeline_schedule import TimedSlot as TimedSlot
 from tpusim.program.pipeline_schedule import chart_rows as chart_rows
-from tpusim.program.pipeline_schedule import slot_times as slot_times
 from tpusim.program.program import Program as Program
 from tpusim.program.program import program_text as program_text
 from tpusim.program.tiles import at_least as at_least

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
 from tpusim.base.units import format_bytes
@@ -54,6 +54,7 @@ class PlanResult(Result):
     input: what the hosts did to feed it, if it has an input pipeline.
     """
 
+    adviser_command: ClassVar[str] = "tpusim advise"
     model: Architecture
     plan: Plan
     tokens: int
@@ -68,11 +69,6 @@ class PlanResult(Result):
     def name(self) -> str:
         """The model's name."""
         return self.model.name
-
-    @property
-    def adviser_command(self) -> str:
-        """What to write on the command line for `advice`."""
-        return "tpusim advise"
 
     @property
     def mfu(self) -> float:

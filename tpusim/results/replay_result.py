@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpusim.base.units import format_seconds
 from tpusim.program import Compute, Single, walk_ops
@@ -100,6 +100,7 @@ class ReplayResult(Result):
     model_flops: of a step of all devices, without recomputation; None if not known.
     """
 
+    adviser_command: ClassVar[str] = "--explain advice"
     origin: ProgramOrigin
     costs: "Costs"
     remarks: tuple[str, ...] = ()
@@ -113,11 +114,6 @@ class ReplayResult(Result):
     def name(self) -> str:
         """The name of the function or the file."""
         return self.origin.name
-
-    @property
-    def adviser_command(self) -> str:
-        """What to write on the command line for `advice`."""
-        return "--explain advice"
 
     @property
     def mfu(self) -> float | None:

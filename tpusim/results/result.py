@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from tpusim.accuracy import ErrorRange
 from tpusim.base.errors import PlanError
@@ -55,8 +55,10 @@ class Result(ABC):
         are means over all devices, and links are those of the busiest.
     lane: the stage, or the class of devices, with the highest peak, whose memory this is.
     adviser: simulates changes of the run, for `advice`.
+    adviser_command: what to write for it on the command line.
     """
 
+    adviser_command: ClassVar[str]
     pod: Slice
     placement: Placement
     step_time_s: float
@@ -117,11 +119,6 @@ class Result(ABC):
     @abstractmethod
     def mfu(self) -> float | None:
         """Model FLOPs utilisation: the model's FLOP/s over the bf16 peak; None if not known."""
-
-    @property
-    @abstractmethod
-    def adviser_command(self) -> str:
-        """What to write on the command line for `advice`."""
 
     @property
     @abstractmethod

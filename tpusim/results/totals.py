@@ -78,10 +78,10 @@ def distinct_bodies(programs: Sequence[Program]) -> Iterator[tuple[tuple[Op, ...
         yield body, runs[key], most[key]
 
 
-def total_flops(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> Flops:
-    """Return the FLOPs of a body, loops and calls counted as often as they run."""
+def total_flops(body: tuple[TopOp, ...]) -> Flops:
+    """Return the FLOPs of a body, loops counted as often as they run."""
     kinds: Counter[str] = Counter()
-    for op, times in walk_ops(body, segments):
+    for op, times in walk_ops(body):
         if isinstance(op, Compute):
             for kind in FLOP_KINDS:
                 kinds[kind] += getattr(op.flops, kind) * times
@@ -114,11 +114,9 @@ def _moved(body: Iterable[TopOp], kind: TransferKind) -> float:
     )
 
 
-def implicit_reshardings(
-    body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()
-) -> Iterator[tuple[str, str, int]]:
+def implicit_reshardings(body: tuple[TopOp, ...]) -> Iterator[tuple[str, str, int]]:
     """Yield collectives that no rule or annotation requires: (kind over axes, tensor, times)."""
-    for op, times in walk_ops(body, segments):
+    for op, times in walk_ops(body):
         if isinstance(op, Collective) and not op.asked:
             yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times
 

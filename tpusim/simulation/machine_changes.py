@@ -24,30 +24,18 @@ def machine_changes(
     chip = result.pod.chip
     if work:
         for what, faster in _units(chip).items():
-            yield f"10% more {what}", with_chip(result.pod, faster(chip))
+            yield f"10% more {what}", result.pod.changed(chip=faster(chip))
     for dims in _dimensions(result, limits):
         names = ",".join(DIMENSION_NAMES[dim] for dim in dims)
         changed = chip
         for dim in dims:
             changed = changed.with_ici(dim, FASTER)
-        yield f"10% more ICI {names} bandwidth", with_chip(result.pod, changed)
+        yield f"10% more ICI {names} bandwidth", result.pod.changed(chip=changed)
     for what, field in _others(result).items():
         rate = getattr(chip, field) * FASTER
-        yield f"10% more {what} bandwidth", with_chip(result.pod, chip.replace(**{field: rate}))
+        yield f"10% more {what} bandwidth", result.pod.changed(chip=chip.replace(**{field: rate}))
     shorter = {name: getattr(chip.costs, name) / FASTER for name in _LAUNCHES}
-    yield "10% faster launches", with_chip(result.pod, chip.replace(**shorter))
-
-
-def with_chip(pod: Slice, chip: Chip) -> Slice:
-    """Return a slice of other chips; all else as it is."""
-    return Slice(
-        chip,
-        str(pod.topology),
-        pod.num_slices,
-        dcn_oversubscription=pod.dcn_oversubscription,
-        clock=pod.clock,
-        slow=pod.slow,
-    )
+    yield "10% faster launches", result.pod.changed(chip=chip.replace(**shorter))
 
 
 def _units(chip: Chip) -> Mapping[str, Callable[[Chip], Chip]]:

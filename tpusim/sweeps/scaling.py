@@ -19,7 +19,7 @@ from tpusim.plan import DEFAULT_RULES, Input, Plan, Sharding, axes_of
 from tpusim.simulation.arguments import check_arguments, check_input
 from tpusim.sweeps.rows import PLAN_FITS, RANGE_COLUMNS, SweepRow, simulate_chunk
 from tpusim.sweeps.scaling_text import scaling_text
-from tpusim.sweeps.search_axes import SweepCandidate, reshaped
+from tpusim.sweeps.search_axes import SweepCandidate
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -171,7 +171,7 @@ def _over_chips(plan: Plan, pod: Slice, axis: str, given: Sequence[int] | None) 
         with blame(f"chips = {count}"):
             grown = pod
             if count != own:
-                grown = reshaped(pod, format_shape(default_shape(pod.slice_rules, count)))
+                grown = pod.changed(shape=format_shape(default_shape(pod.slice_rules, count)))
             mesh = _grown(plan.mesh, axis, Fraction(count, own))
             machines.append(SweepCandidate(free.replace(mesh=mesh), grown))
     yield from _points(CHIPS, machines, own * pod.num_slices)
@@ -200,7 +200,7 @@ def _over_slices(
         if given is None and (base.mesh[axis] * factor).denominator > 1:
             continue
         with blame(f"slices = {count}"):
-            grown = reshaped(pod, str(pod.topology), count)
+            grown = pod.changed(num_slices=count)
             mesh = _grown(base.mesh, axis, factor)
             machines.append(SweepCandidate(base.replace(mesh=mesh), grown))
     yield from _points(SLICES, machines, pod.chips)

@@ -67,7 +67,7 @@ def shape_axis(shapes: str | Sequence[str]) -> SearchAxis:
     """Return the axis of the slice's topology. shapes: as in `Space`."""
     return SearchAxis(
         lambda candidate: _shapes(candidate.pod, shapes),
-        lambda candidate, shape: replace(candidate, pod=reshaped(candidate.pod, shape)),
+        lambda candidate, shape: replace(candidate, pod=candidate.pod.changed(shape=shape)),
         "topology",
     )
 
@@ -119,25 +119,13 @@ def _shapes(pod: Slice, shapes: str | Sequence[str]) -> Sequence[str]:
 def _same_size(pod: Slice, shape: str, where: str) -> str:
     """Return the canonical name of a shape. Raise PlanError unless it has the slice's chips."""
     with blame(where):
-        topology = reshaped(pod, shape).topology
+        topology = pod.changed(shape=shape).topology
     if topology.chips != pod.topology.chips:
         raise PlanError(
             f"{where} is {topology}, which has {topology.chips} chips, but the slice "
             f"{pod.topology} has {pod.topology.chips}; write shapes of as many"
         )
     return str(topology)
-
-
-def reshaped(pod: Slice, shape: str, slices: int | None = None) -> Slice:
-    """Return slices of another shape, and of another number if given; all else as they are."""
-    return Slice(
-        pod.chip,
-        shape,
-        slices or pod.num_slices,
-        dcn_oversubscription=pod.dcn_oversubscription,
-        clock=pod.clock,
-        slow=pod.slow,
-    )
 
 
 @lru_cache(maxsize=1024)

@@ -27,7 +27,6 @@ from tpusim.sweeps.search_axes import (
     mesh_axis,
     placement_axis,
     plan_field_axis,
-    reshaped,
     shape_axis,
 )
 
@@ -158,7 +157,7 @@ class Space:
             return found
         if "topology" not in cells:
             raise PlanError(f"the row has no topology; {ROW_ADVICE}")
-        return reshaped(found, cells["topology"])
+        return found.changed(shape=cells["topology"])
 
 
 def candidates(space: Space, pod: Slice) -> Iterator[SweepCandidate]:

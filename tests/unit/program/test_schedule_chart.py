@@ -2,9 +2,10 @@
 
 import pytest
 from pipelines import kinds
+from schedules import StuckError, TimedSlot, chart, slot_times
 
 from tpusim.plan import make_schedule
-from tpusim.program import PassKind, Schedule, Slot, StuckError, TimedSlot, slot_times
+from tpusim.program import PassKind, Schedule, Slot
 
 CHARTS = """\
 gpipe: 4 stages, 8 microbatches, 27.3% bubble
@@ -37,19 +38,19 @@ zb-h2: 4 stages, 8 microbatches, 11.1% bubble
 
 def test_charts() -> None:
     names = (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1))
-    charts = [str(make_schedule(name, 4, 8, chunks)) for name, chunks in names]
+    charts = [chart(make_schedule(name, 4, 8, chunks)) for name, chunks in names]
     assert "\n".join(charts) + "\n" == CHARTS
 
 
 def test_a_chart_is_cut_where_it_is_too_wide() -> None:
-    head, *rows = str(make_schedule("1f1b", 2, 64)).split("\n")
+    head, *rows = chart(make_schedule("1f1b", 2, 64)).split("\n")
     assert head == "1f1b: 2 stages, 64 microbatches, 1.5% bubble"
     assert [len(row) for row in rows] == [100, 100]
     assert all(row.endswith("…") for row in rows)
 
 
 def test_slots_stand_apart_where_there_is_room() -> None:
-    assert str(make_schedule("gpipe", 2, 2)).split("\n")[1:] == [
+    assert chart(make_schedule("gpipe", 2, 2)).split("\n")[1:] == [
         "  0  F0 F1 .  .  .  B1 -  B0 -",
         "  1  .  F0 F1 B1 -  B0 -  .  .",
     ]

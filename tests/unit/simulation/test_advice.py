@@ -12,7 +12,6 @@ from tpusim.costs import capacities
 from tpusim.hardware import load_chip
 from tpusim.results import Change, ChangeKind, Fit, fit_of
 from tpusim.simulation import simulate
-from tpusim.simulation.machine_changes import with_chip
 from tpusim.simulation.plan_changes import plan_changes
 
 V5E = ts.Slice("v5e", "4x4")
@@ -83,8 +82,8 @@ def test_a_slice_of_other_chips_is_the_same_otherwise() -> None:
     pod = ts.Slice("7x", "4x4x8", 2, dcn_oversubscription=2, clock="1.5 GHz",
                    slow={"chips": [{"at": [0, 0, 0], "hbm": 0.5}]})  # fmt: skip
     twisted = ts.Slice("v4", "4x4x8_twisted")
-    assert with_chip(pod, pod.chip) == pod
-    assert with_chip(twisted, twisted.chip) == twisted
+    assert pod.changed(chip=pod.chip) == pod
+    assert twisted.changed(chip=twisted.chip) == twisted
 
 
 def sentence(saves: float, need: float = 1.0, kind: ChangeKind = ChangeKind.PLAN) -> str:
