@@ -304,10 +304,8 @@ def _whole(model: Architecture, key: _GraphKey) -> Graph:
     return replace(_trained(replace(forward, dims=()), key.remat), dims=forward.dims)
 
 
-@lru_cache(maxsize=32)
-def _trained(structure: Graph, remat: Remat) -> Graph:
-    """Return forward and backward pass of a graph without sizes, which no gradient depends on."""
-    return training_step(structure, remat)
+_trained = lru_cache(maxsize=32)(training_step)
+"""Forward and backward pass of a graph without sizes, which no gradient depends on."""
 
 
 class _Cut(Protocol):

@@ -50,9 +50,7 @@ def schedule_of(plan: Plan) -> Schedule:
     )
 
 
-@lru_cache(maxsize=32)
-def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
-    return make_schedule(name, stages, microbatches, chunks)
+_schedule = lru_cache(maxsize=32)(make_schedule)
 
 
 def stage_programs(
