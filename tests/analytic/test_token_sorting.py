@@ -4,7 +4,7 @@ import pytest
 from plans import any_program_of, flat, plan_of, small
 from torus import copy_bandwidth
 
-from tpusim.costs import group_seconds
+from tpusim.costs.compute import group_seconds
 from tpusim.hardware import Slice, load_chip
 from tpusim.program import Compute, VectorWork
 from tpusim.simulation import simulate
