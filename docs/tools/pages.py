@@ -22,6 +22,8 @@ SHOWN = (
     "experiments/**/*.py",
     "experiments/**/*.toml",
     "hardware_specs/*.toml",
+    "tests/measured/*.md",
+    "tests/measured/**/*.toml",
     "tests/validation/*.md",
     "tests/validation/*.csv",
 )
