@@ -1,5 +1,7 @@
 """The forward pass alone: models of the zoo, on one device and on many, and steps with state."""
 
+from dataclasses import dataclass
+
 import pytest
 from extent import sample
 from plans import flat, lowered_forward, plan_of
@@ -14,13 +16,14 @@ from tpusim.graph import (
     Graph,
     GraphWriter,
     Remat,
+    Tensor,
     executed_flops,
     forward_pass,
     training_step,
     walk,
 )
 from tpusim.hardware import Slice, placements
-from tpusim.models import Architecture
+from tpusim.models import Architecture, GraphChoices
 from tpusim.partition import partition_graph, resolve_rules
 from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Program, VectorWork
@@ -177,6 +180,33 @@ def test_a_training_step_updates_its_state_without_a_gradient() -> None:
     step = training_step(graph, Remat())
     assert [name for name, _ in step.gradients] == ["wi"]
     assert sum(op.name == "running_after" for op, _ in walk(step.ops)) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Architecture):
+    """Layers with a state each."""
+
+    name: str = "counted"
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        w.size(embed=32)
+
+        def layer(w: GraphWriter, x: Tensor) -> Tensor:
+            w.update("after", w.state("held", "embed"), w.state("other", "embed"))
+            return w.dense("wi", x, "embed")
+
+        x = w.layers("layer", 4, w.input("x", ("batch", "seq", "embed"), "compute"), layer)
+        made = w.tensor("loss", ("batch", "seq"), "f32")
+        return w.pointwise("loss", (x,), made, 1.0, over=("embed",))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "circular"])
+def test_stages_of_a_pipeline_hold_no_state(schedule: str) -> None:
+    plan = plan_of({"data": 4, "stage": 4}, microbatches=4, schedule=schedule)
+    with pytest.raises(PlanError, match=r"counted has state \(layer/held, layer/other\), which"):
+        simulate(Counted(), plan, Slice("v5e", "4x4"))
+    held = simulate(Counted(), plan_of({"data": 16}), Slice("v5e", "4x4")).memory_bytes
+    assert held["state"] == 2 * 4 * 32 * 2
 
 
 def test_what_a_state_refuses() -> None:

@@ -98,6 +98,7 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
             distinct_drops(partitioned.dropped),
             lambda place: (TrainingFrame.of(graph, plan, place).program(graph, partitioned),),
         )
+    _check_stateless(graph)
     inner = stage_plan(plan)
     bounds = part_bounds(plan, layer_count(_forward(model, _graph_key(model, inner))), model.name)
     if plan.active_schedule == CIRCULAR:
@@ -112,6 +113,16 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
         _dropped(partitioned_parts),
         lambda place: stage_programs(model.name, parts, partitioned_parts, plan, place),
     )
+
+
+def _check_stateless(graph: Graph) -> None:
+    """Raise PlanError for states, which no program of a pipeline's stages holds."""
+    if graph.states:
+        named = ", ".join(state.tensor.name for state in graph.states)
+        raise PlanError(
+            f"{graph.name} has state ({named}), which the stages of a pipeline do not hold; write "
+            "stage = 1, and give its devices to another axis"
+        )
 
 
 def _circular(
