@@ -3,27 +3,13 @@
 from pathlib import Path
 
 import pytest
+from commands import SMALL
 
 import tpusim as ts
 from tpusim.base import PlanError, TpusimError
 from tpusim.runfile import read_sweep
 
-RUN = """
-[slice]
-chip = "v5e"
-topology = "4x4"
-[model]
-layers = 2
-embed = 512
-heads = 4
-mlp = 2048
-vocab = 1000
-[plan]
-seq_len = 128
-global_batch = 64
-mesh = { fsdp = 16 }
-[measured]
-"""
+RUN = f"{SMALL}mesh = {{ fsdp = 16 }}\n[measured]\n"
 
 
 def read(tmp_path: Path, lines: str, *overrides: str) -> ts.Measured | None:
