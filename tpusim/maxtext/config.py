@@ -91,9 +91,11 @@ class MaxTextConfig:
         )
 
     def _meets(self, need: str) -> bool:
-        """Return True for a key that differs from its default, or has the value after `=`."""
-        key, equals, value = need.partition("=")
-        return self.text(key) == value if equals else self.differs(key)
+        """Return True for keys that differ from their defaults, or have the value after `=`."""
+        parts = [part.partition("=") for part in need.split(" & ")]
+        return all(
+            self.text(key) == value if equals else self.differs(key) for key, equals, value in parts
+        )
 
     def fault(self, sentence: str) -> TpusimError:
         """Return the error that says `sentence`; the reader of the config adds its name."""
@@ -170,9 +172,10 @@ def _model(name: str) -> Mapping[str, Any]:
         )
     if name not in models():
         near = nearest(name, (*models(), *unsimulated("models")), "MaxText 0.2.5 has no such model")
+        near = near.rstrip("?")
         raise FileError(
-            f"model_name is {cut(name)!r}; {near.rstrip('?')}; or give the model's file as the "
-            f"config, such as configs/models/{cut(name)}.yml"
+            f"model_name is {cut(name)!r}; {near}; or give the model's own file, one of "
+            "configs/models, as the config"
         )
     return _typed_values(models()[name])
 

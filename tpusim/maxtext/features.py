@@ -20,7 +20,7 @@ class Feature:
     keys: the keys that ask for it with another value than their default, and the defaults.
     instead: what to write instead; empty for the default of the key.
     needs: other keys, one of which is set too where there is the feature, or has the value after
-        `=`; none if it does not depend on others.
+        `=`; those that `&` joins, together. None if it does not depend on others.
     only_at: the one value that asks for it, if there is one.
     also_off: a value beside the default that does not, if there is one.
     """

@@ -127,9 +127,15 @@ def _pipeline_of(
     stages = mesh.get("stage", 1) * mesh.get("dcn_stage", 1)
     if stages == 1:
         return {}
-    piped = config.table["pipeline_parallel_layers"]
-    if piped not in (-1, model.layers) or config.size("first_num_dense_layers", least=0):
-        raise config.fault("layers outside the pipeline cannot be simulated yet; pipeline them all")
+    piping = "pipeline_parallel_layers"
+    piped = config.table[piping]
+    dense = config.size("first_num_dense_layers", least=0)
+    if piped not in (-1, model.layers) or dense:
+        key, value = ("first_num_dense_layers", dense) if dense else (piping, piped)
+        raise config.fault(
+            f"{key} is {value}, but layers outside the pipeline cannot be simulated yet; write "
+            f"{key}={0 if dense else -1}"
+        )
     if config.size("gradient_accumulation_steps") > 1:
         raise config.fault(
             "gradient_accumulation_steps with a pipeline cannot be simulated yet; write more "
