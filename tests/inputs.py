@@ -3,6 +3,7 @@
 from tpusim.base.errors import blame, nearest
 from tpusim.base.plain_text import LONGEST_WORD, plain
 from tpusim.hardware.catalogue import CHIP_SECTIONS, catalogue_rules
+from tpusim.maxtext.counted_flops import counted_tflops
 from tpusim.maxtext.features import noted, refused
 from tpusim.maxtext.shipped_tables import RULES, defaults, ignored, models, unsimulated
 from tpusim.models.hf.families import SIZE_KEYS, families, read_families, refused_types
@@ -27,6 +28,7 @@ __all__ = [
     "TransformerKeys",
     "blame",
     "catalogue_rules",
+    "counted_tflops",
     "defaults",
     "families",
     "ignored",

@@ -54,7 +54,7 @@ def model_of(config: MaxTextConfig) -> Transformer:
         **experts,
         **_wide_layers(config),
         "layer_embed": _layer_embed(config),
-        "positions": max(config.size("trainable_position_size", least=-1), 0),
+        "positions": _positions(config),
         "dropout": config.table["dropout_rate"] if config.flag("enable_dropout") else 0.0,
         "fused_qkv": config.flag("fused_qkv") and sizes["heads"] == sizes["kv_heads"],
         "tied_embeddings": config.flag("logits_via_embedding"),
@@ -99,6 +99,17 @@ def _layer_embed(config: MaxTextConfig) -> int:
             f"{config.size('vocab_size')}"
         )
     return width
+
+
+def _positions(config: MaxTextConfig) -> int:
+    """Return the rows of the table of learnt positions; 0 for none."""
+    rows, tokens = config.size("trainable_position_size", least=-1), "max_target_length"
+    if 0 < rows < config.size(tokens):
+        raise config.fault(
+            f"trainable_position_size is {rows}, but {tokens} {config.size(tokens)}; write a "
+            f"trainable_position_size of at least {config.size(tokens)}, or -1 for none"
+        )
+    return max(rows, 0)
 
 
 def _logit_cap(config: MaxTextConfig) -> float:

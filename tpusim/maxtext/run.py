@@ -1,7 +1,6 @@
 """The run of a MaxText config, and notes on what it leaves out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,6 +9,7 @@ from tpusim.base.errors import TpusimError, blame
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
+from tpusim.maxtext.counted_flops import counts_of
 from tpusim.maxtext.features import noted, refused
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import block_of, model_of
@@ -62,8 +62,9 @@ def _run(
     _check_refused(config)
     model, plan, on = taken = _taken(config, pod)
     notes = (*_notes(config, model, verbose), *_idle(config, pod, taken))
-    run = SimulationRun(config.where, model, plan, on, notes)
-    return replace(run, plan=changed_plan(plan, settings)) if settings else run
+    changed = changed_plan(plan, settings) if settings else plan
+    counts = counts_of(model, changed, on)
+    return SimulationRun(config.where, model, changed, on, notes, counts=counts)
 
 
 def _taken(config: MaxTextConfig, pod: Slice | str | None) -> Taken:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inputs import models
+from inputs import counted_tflops, models
 
 import tpusim as ts
 
@@ -148,3 +148,28 @@ def test_the_defaults_alone_are_a_run() -> None:
     assert run.notes == ()
     assert (run.plan.global_batch, run.plan.seq_len, run.plan.mesh) == (96, 2048, {"fsdp": 8})
     assert ts.simulate(run.model, run.plan, run.pod).step_time_s > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [("llama2-7b", 1053.4), ("llama2-13b", 2018.7), ("mistral-7b", 1127.6),
+     ("llama2-70b", 10528.0), ("gemma-7b", 1328.2), ("gemma-2b", 391.8)],
+)  # fmt: skip
+def test_flops_are_those_that_maxtext_prints(name: str, whole: float) -> None:
+    """Of 12 x 2048 tokens a device, as versions print that count attention whole."""
+    run = ts.from_maxtext(None, {"model_name": name}, pod="v5p-8")
+    assert isinstance(run.model, ts.models.Transformer)
+    _, counted = counted_tflops(run.model, run.plan, run.pod)
+    assert round(counted, 1) == whole
+    assert f"or {whole:,.1f} with whole attention" in run.counts
+
+
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [("llama2-7b", 1013.8), ("deepseek3-671b", 5777.8), ("mixtral-8x7b", 1919.4),
+     ("qwen3-30b-a3b", 507.9), ("gpt3-175b", 26096.8), ("olmo3-7b", 1055.1)],
+)  # fmt: skip
+def test_causal_attention_counts_half_in_later_versions(name: str, half: float) -> None:
+    """As `calculate_tflops_training_per_device` of maxtext 0.2.5, run on its own configs, says."""
+    run = ts.from_maxtext(None, {"model_name": name}, pod="v5p-8")
+    assert f"MaxText counts {half:,.1f} TFLOP per device and step" in run.counts
