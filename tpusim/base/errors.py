@@ -5,12 +5,16 @@ why it cannot be, and what to write instead. The command line prints the sentenc
 any other exception that escapes is a defect of tpusim.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
 from tpusim.base.foreign_names import our_name
 from tpusim.base.plain_text import presentable
+
+LONGEST_ROW = 300
+"""Characters of a list of names in a message."""
 
 
 class TpusimError(Exception):
@@ -81,4 +85,10 @@ def nearest(name: str, valid: Iterable[str], otherwise: str = "") -> str:
     close = get_close_matches(name, names, n=2, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
-    return otherwise or (f"valid are {', '.join(names)}" if names else "none is valid here")
+    return otherwise or (f"valid are {_listed(names)}" if names else "none is valid here")
+
+
+def _listed(names: list[str]) -> str:
+    """Return names in a row: the first of them where they are many."""
+    row, *more = textwrap.wrap(", ".join(names), LONGEST_ROW, break_long_words=False)
+    return f"{row} ... ({len(names)} in all)" if more else row
