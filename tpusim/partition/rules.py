@@ -11,7 +11,6 @@ from math import prod
 
 from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
-from tpusim.base.foreign_names import our_name
 from tpusim.graph import (
     COPIES,
     INPUT,
@@ -319,12 +318,11 @@ def _check_axes_used(
     used |= {axis for rule in noted for axis in axes_of(rule)}
     for axis in sharding.active_axes:
         if axis not in used:
-            names = sorted({a for axes in DEFAULT_RULES.values() for a in axes})
-            ours = our_name(axis, [*names, *STAGE_AXES])
-            called = f"tpusim calls it {ours!r}; " if ours else ""
+            names = sorted({a for axes in DEFAULT_RULES.values() for a in axes} | {*STAGE_AXES})
             raise PlanError(
-                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; {called}use "
-                f"one of {', '.join(names)}, or add a rule such as act_batch = [{axis!r}]"
+                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; add one, "
+                f"such as act_batch = [{axis!r}], or write an axis that has some: "
+                f"{nearest(axis, names)}"
             )
 
 
