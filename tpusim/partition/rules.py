@@ -12,6 +12,7 @@ from math import prod
 from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
 from tpusim.graph import (
+    ADAPTER_RANK,
     COPIES,
     INPUT,
     KEYS,
@@ -370,5 +371,7 @@ def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not TensorRole.PARAM:
         residual = is_sequence(dim, keys=False) and "embed" in map(plain_dim, tensor.dims)
         return f"{'act_residual' if residual else 'act'}_{whole_dim(dim)}"
+    if ADAPTER_RANK in tensor.dims and plain_dim(dim) not in (ADAPTER_RANK, "expert"):
+        return "adapter"
     normed = len(tensor.dims) == 1 and plain_dim(dim) in _NORMED
     return "norm" if normed else whole_dim(dim)
