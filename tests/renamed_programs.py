@@ -29,7 +29,8 @@ WORDS = (
     *("optimizer",),
     *("flash_block", "splash_pool", "splash_mha_fwd", "flash_attention", "paged_attention", "gmm"),
     *("tgmm_like", "ragged_dot", "group_metadata", "pallas_calls", "flash_mha_bwd", "dq", "dkv"),
-    *("embed", "all-gather", "all_reduce", "fusion", "custom-call", "parameter", "infeed", "copy"),
+    *("embed", "all-gather", "all_reduce", "fusion", "custom-call", "parameter", "infeed"),
+    *("copy", "optimizer"),
     *("manual_computation_body", "tpu_custom_call", "layer_0", "_bwd", "recompute", "backward"),
 )
 FILES = (
