@@ -307,7 +307,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"remat": "save_qkv_proj"}, "no key is called 'remat'; did you mean 'remat_policy'?"),
     ({"gradient_accumulation": 2}, "did you mean 'gradient_accumulation_steps'?"),
     ({"decoder_block": "gpt_oss", "sliding_window_size": 64}, "scanned block of decoder_block gpt"),
-    ({"shard_optimizer_over_data": True, "ici_data_parallelism": 2}, "write ici_fsdp_parallelism"),
+    ({"shard_optimizer_over_data": True, "ici_data_parallelism": 2}, "ici_fsdp_parallelism=1"),
     ({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9}, "input is 9, but only"),
     ({"trainable_position_size": 9}, "trainable_position_size is 9, but max_target_length 256"),
     ({"final_logits_soft_cap": -1}, "final_logits_soft_cap is -1"),
