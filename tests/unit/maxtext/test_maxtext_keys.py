@@ -302,7 +302,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"ici_pipeline_parallelism": 2, "pipeline_parallel_layers": 1}, "layers outside the pipeline"),
     ({"ici_pipeline_parallelism": 2, "gradient_accumulation_steps": 2}, "write more num_pip"),
     ({"ici_context_usp_ulysses_parallelism": 2}, "which is for context_parallel_strategy=usp"),
-    ({"remat_policy": "minimal_with_quantization"}, "did you mean 'minimal_with_context'?"),
+    ({"remat_policy": "minimal_with_quantization"}, "saves quantised operands, which cannot be"),
     ({"dcn_pipeline": 2}, "no key is called 'dcn_pipeline'; did you mean 'dcn_pipeline_parallel"),
     ({"remat": "save_qkv_proj"}, "no key is called 'remat'; did you mean 'remat_policy'?"),
     ({"gradient_accumulation": 2}, "did you mean 'gradient_accumulation_steps'?"),
