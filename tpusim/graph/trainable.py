@@ -1,9 +1,9 @@
 """The weights that a step trains: some of the model's own, and adapters beside its matrices.
 
-A frozen weight is marked in the forward pass as `GraphWriter.stop` marks a use, and so is each
-tensor that is made of frozen ones alone. The rest follows as it does for such uses: a frozen weight
-has no gradient, so nothing is reduced, accumulated or updated for it, nothing is saved for it, and
-no gradient is made of what no trained weight has made (an embedding, below the first adapter).
+A frozen weight is marked in the forward pass, and so is each tensor that no trained weight has
+made. The rest follows, as it does for uses that pass no gradient on (`GraphWriter.stop`): nothing
+is saved, reduced, accumulated or updated for a frozen weight, and the backward pass ends at the
+lowest trained one: an embedding below the first adapter has none.
 
 An adapter (LoRA, arXiv:2106.09685) multiplies by two thin matrices beside one that is frozen:
 y = x W + (x A) B. Its scale is a part of B, as that of the paper is a part of the learning rate.
@@ -59,7 +59,7 @@ class Adapters:
 
 
 def with_trainable(graph: Graph, adapters: Adapters, trainable: Sequence[str]) -> Graph:
-    """Return a forward pass with its adapters, whose frozen tensors are marked (`stopped`).
+    """Return a forward pass with its adapters, whose frozen tensors are marked.
 
     trainable: patterns of the names of weights that are trained besides the adapters; without any,
         and without adapters, all are.
@@ -80,9 +80,11 @@ def _matching(patterns: Iterable[str], names: Collection[str], key: str, model: 
     for pattern in patterns:
         own = {n for n in names if any(fnmatchcase(t, pattern) for t in (n, _short(n)))}
         if not own:
+            known = sorted(set(map(_short, names)))
+            some = f"some are {', '.join(known[:8])}" if len(known) > 8 else ""
             raise PlanError(
                 f"{key} lists {pattern!r}, which matches no such weight of {model}: "
-                f"{nearest(_short(pattern), set(map(_short, names)))}"
+                f"{nearest(_short(pattern), known, some)}"
             )
         found |= own
     return found
@@ -153,7 +155,7 @@ def _with_frozen(graph: Graph, trained: Collection[str]) -> Graph:
 
     def marked(tensor: Tensor) -> Tensor:
         made = tensor.role in (TensorRole.PARAM, TensorRole.ACTIVATION)
-        return replace(tensor, stopped=True) if made and tensor.name not in live else tensor
+        return replace(tensor, frozen=True) if made and tensor.name not in live else tensor
 
     return replace(graph, ops=_marked(graph.ops, marked))
 
