@@ -66,12 +66,15 @@ def with_trainable(graph: Graph, adapters: Adapters, trainable: Sequence[str]) -
 
     Raise PlanError for a pattern that no weight has.
     """
+    if not (adapters.rank or trainable):
+        return graph
     own = {parameter.tensor.name for parameter in graph.parameters}
     trained = _matching(trainable, own, "plan.trainable", graph.name)
     if adapters.rank:
         graph = _with_adapters(graph, adapters)
-        trained |= {parameter.tensor.name for parameter in graph.parameters} - own
-    return _with_frozen(graph, trained) if trained else graph
+    every = {parameter.tensor.name for parameter in graph.parameters}
+    trained |= every - own
+    return graph if trained == every else _with_frozen(graph, trained)
 
 
 def _matching(patterns: Iterable[str], names: Collection[str], key: str, model: str) -> set[str]:
@@ -98,10 +101,10 @@ def _with_adapters(graph: Graph, adapters: Adapters) -> Graph:
     matrices = layer_matrices(graph)
     if not matrices:
         raise PlanError(
-            f"plan.adapters.rank is {adapters.rank}, but {graph.name} has no layers with matrices "
+            f"plan.adapter_rank is {adapters.rank}, but {graph.name} has no layers with matrices "
             "that could have an adapter; write 0, and name the weights to train in plan.trainable"
         )
-    key = "plan.adapters.weights"
+    key = "plan.adapter_weights"
     chosen = _matching(adapters.weights or ("*",), matrices.keys(), key, graph.name)
     dims = (*graph.dims, (ADAPTER_RANK, adapters.rank))
     return replace(graph, dims=dims, ops=tuple(_adapted(graph.ops, chosen)))
