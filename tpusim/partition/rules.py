@@ -50,6 +50,10 @@ from tpusim.plan import (
     check_once,
 )
 
+WHOLE = ""
+"""The key of dimensions that no rule shards: those of adapters, which MaxText replicates (0.2.5,
+lora_utils.py). An annotation shards them."""
+
 _EXACT = ("act_batch", "act_seq", "act_residual_seq", "expert", "act_expert")
 """Dimensions that their axes must divide: none of these is replicated if it is too small."""
 
@@ -372,6 +376,6 @@ def _key(tensor: Tensor, dim: str) -> str:
         residual = is_sequence(dim, keys=False) and "embed" in map(plain_dim, tensor.dims)
         return f"{'act_residual' if residual else 'act'}_{whole_dim(dim)}"
     if ADAPTER_RANK in tensor.dims and plain_dim(dim) not in (ADAPTER_RANK, "expert"):
-        return "adapter"
+        return WHOLE
     normed = len(tensor.dims) == 1 and plain_dim(dim) in _NORMED
     return "norm" if normed else whole_dim(dim)
