@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import CompileError, FileError
+from tpusim.compiler.refusals import explain_program_errors
 
 ExportedProgram: TypeAlias = Any | str | bytes | Path
 """A `jax.export.Exported`, StableHLO as text or bytecode, or a file of either."""
@@ -62,7 +63,7 @@ def wrap_stablehlo(data: bytes, name: str = "") -> Any:
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client
 
-    with mlir.make_ir_context():
+    with mlir.make_ir_context(), explain_program_errors(name or "the StableHLO"):
         module = _parse(data)
         main = _main(module)
         ins, outs = list(main.type.inputs), list(main.type.results)
@@ -187,7 +188,8 @@ def _parse(data: bytes) -> Any:
 
 
 def _main(module: Any) -> Any:
-    found = [op for op in module.body.operations if _string(op.attributes, "sym_name") == "main"]
+    functions = (op for op in module.body.operations if op.operation.name == "func.func")
+    found = [op for op in functions if _string(op.attributes, "sym_name") == "main"]
     if not found:
         raise CompileError("the StableHLO has no function main; name the one to compile so")
     return found[0]
@@ -283,11 +285,22 @@ def mesh_of(exported: Any) -> dict[str, int] | None:
 
 
 def shardings_of(exported: Any, grid: Any) -> tuple[list[Any], list[Any]]:
-    """Return the shardings of flat arguments and results over a mesh; None where it has none."""
+    """Return the shardings of flat arguments and results over a mesh; None where it has none.
+
+    Those of GSPMD name no axes: they are over the devices in the order of the mesh, whatever its
+    axes are.
+    """
+    from jax._src.sharding_impls import GSPMDSharding
     from jax.sharding import NamedSharding
 
     if not exported._has_named_shardings:
-        return list(exported.in_shardings_jax(grid)), list(exported.out_shardings_jax(grid))
+        devices = tuple(grid.devices.flat)
+        sides = exported.in_shardings_hlo, exported.out_shardings_hlo
+        inward, outward = (
+            [None if each is None else GSPMDSharding(devices, each) for each in side]
+            for side in sides
+        )
+        return inward, outward
 
     def over(given: Any) -> Any:
         return None if given is None or given.mesh.size == 1 else NamedSharding(grid, given.spec)
