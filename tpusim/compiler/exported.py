@@ -10,8 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from tpusim.base.errors import CompileError, FileError
+from tpusim.compiler.hlo.replica_groups import ReplicaGroups
 from tpusim.compiler.refusals import explain_program_errors
+from tpusim.compiler.to_program.infer_mesh import implied_mesh
 
 ExportedProgram: TypeAlias = Any | str | bytes | Path
 """A `jax.export.Exported`, StableHLO as text or bytecode, or a file of either."""
@@ -197,7 +201,6 @@ def _main(module: Any) -> Any:
 
 def abstract_array(kind: Any) -> Any:
     """Return the abstract array of a type of MLIR; raise CompileError if there is none."""
-    import numpy as np
     from jax._src import core
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
@@ -282,6 +285,23 @@ def mesh_of(exported: Any) -> dict[str, int] | None:
         if each is not None and each.mesh.size == exported.nr_devices:
             return dict(each.mesh.shape)
     return None
+
+
+def tiled_sizes(exported: Any) -> tuple[int, ...]:
+    """Return the sizes of the mesh that GSPMD's shardings are over, in the order of the devices."""
+    tiled = [
+        np.asarray(each.tile_assignment_devices()).reshape(each.tile_assignment_dimensions())
+        for each in (*exported.in_shardings_hlo, *exported.out_shardings_hlo)
+        if each is not None and each.is_tiled()
+    ]
+    groups = (
+        ReplicaGroups(np.moveaxis(each, at, -1).reshape(-1, each.shape[at]))
+        for each in tiled
+        if each.size == exported.nr_devices
+        for at in range(each.ndim)
+        if each.shape[at] > 1
+    )
+    return implied_mesh(groups, exported.nr_devices)
 
 
 def shardings_of(exported: Any, grid: Any) -> tuple[list[Any], list[Any]]:
