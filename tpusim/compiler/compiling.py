@@ -43,6 +43,7 @@ from tpusim.compiler.topologies import (
     device_position,
     devices_of,
     make_mesh,
+    some_mesh,
     versions,
 )
 from tpusim.hardware import Slice
@@ -187,7 +188,7 @@ def _exported_call(
     pod, exported = as_slice(slice), read_program(program, name)
     check_exported(exported, pod.devices)
     if mesh is None:
-        check_named(exported)
+        check_named(exported, pod)
     grid = _mesh(pod, mesh_of(exported) if mesh is None else mesh)
     check_axes(exported, grid.shape)
     with explain_program_errors(exported.fun_name):
@@ -285,8 +286,8 @@ def _mesh(pod: Slice, mesh: Any) -> Any:
         mesh = {"one": 1}
     if mesh is None:
         raise CompileError(
-            f"{pod} has {pod.devices} devices and no mesh is given; write mesh={{'data': "
-            f"{pod.devices}}} or the axes that your shardings name"
+            f"{pod} has {pod.devices} devices and no mesh is given; write {some_mesh(pod)}, or the "
+            "axes that your shardings name"
         )
     if not isinstance(mesh, Mesh):
         return make_mesh(pod, mesh)

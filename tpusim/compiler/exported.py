@@ -1,6 +1,6 @@
 """Programs before compilation that other tools wrote: exports of JAX, and StableHLO.
 
-All uses of JAX's private names for this are in this file.
+All uses of JAX's private names for this are in this file, and those for GSPMD in `gspmd.py`.
 """
 
 import re
@@ -10,12 +10,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from tpusim.base.errors import CompileError, FileError
-from tpusim.compiler.hlo.replica_groups import ReplicaGroups
+from tpusim.compiler.gspmd import check_tiles, placed_over
 from tpusim.compiler.refusals import explain_program_errors
-from tpusim.compiler.to_program.infer_mesh import implied_mesh
 
 ExportedProgram: TypeAlias = Any | str | bytes | Path
 """A `jax.export.Exported`, StableHLO as text or bytecode, or a file of either."""
@@ -69,6 +66,7 @@ def wrap_stablehlo(data: bytes, name: str = "") -> Any:
 
     with mlir.make_ir_context(), explain_program_errors(name or "the StableHLO"):
         module = _parse(data)
+        _check_shardings(module)
         main = _main(module)
         ins, outs = list(main.type.inputs), list(main.type.results)
         avals = tuple(map(abstract_array, ins)), tuple(map(abstract_array, outs))
@@ -191,6 +189,22 @@ def _parse(data: bytes) -> Any:
     return module
 
 
+def _check_shardings(module: Any) -> None:
+    """Raise CompileError for shardings of GSPMD at which XLA would end the process."""
+    from jaxlib.mlir import ir
+
+    found: list[str] = []
+
+    def note(op: Any) -> Any:
+        keys = (key for key in (_GSPMD, "arg_attrs", "res_attrs") if key in op.attributes)
+        found.extend(str(op.attributes[key]) for key in keys)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    for text in found:
+        check_tiles(text)
+
+
 def _main(module: Any) -> Any:
     functions = (op for op in module.body.operations if op.operation.name == "func.func")
     found = [op for op in functions if _string(op.attributes, "sym_name") == "main"]
@@ -201,6 +215,7 @@ def _main(module: Any) -> Any:
 
 def abstract_array(kind: Any) -> Any:
     """Return the abstract array of a type of MLIR; raise CompileError if there is none."""
+    import numpy as np
     from jax._src import core
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
@@ -266,7 +281,12 @@ def _device_count(module: Any, mesh: Any) -> int:
     from jaxlib.mlir import ir
 
     attributes = module.operation.attributes
-    counts = (ir.IntegerAttr(attributes[key]).value for key in _DEVICES if key in attributes)
+    counts = [ir.IntegerAttr(attributes[key]).value for key in _DEVICES if key in attributes]
+    if min(counts, default=1) < 1:
+        raise CompileError(
+            f"the StableHLO is for {' x '.join(map(str, counts))} devices; write {_DEVICES[0]} = 1 "
+            "or more"
+        )
     return prod(counts) if mesh is None else int(mesh.size)
 
 
@@ -287,38 +307,25 @@ def mesh_of(exported: Any) -> dict[str, int] | None:
     return None
 
 
-def tiled_sizes(exported: Any) -> tuple[int, ...]:
-    """Return the sizes of the mesh that GSPMD's shardings are over, in the order of the devices."""
-    tiled = [
-        np.asarray(each.tile_assignment_devices()).reshape(each.tile_assignment_dimensions())
-        for each in (*exported.in_shardings_hlo, *exported.out_shardings_hlo)
-        if each is not None and each.is_tiled()
-    ]
-    groups = (
-        ReplicaGroups(np.moveaxis(each, at, -1).reshape(-1, each.shape[at]))
-        for each in tiled
-        if each.size == exported.nr_devices
-        for at in range(each.ndim)
-        if each.shape[at] > 1
-    )
-    return implied_mesh(groups, exported.nr_devices)
-
-
 def shardings_of(exported: Any, grid: Any) -> tuple[list[Any], list[Any]]:
     """Return the shardings of flat arguments and results over a mesh; None where it has none.
 
     Those of GSPMD name no axes: they are over the devices in the order of the mesh, whatever its
     axes are.
     """
-    from jax._src.sharding_impls import GSPMDSharding
     from jax.sharding import NamedSharding
 
     if not exported._has_named_shardings:
-        devices = tuple(grid.devices.flat)
-        sides = exported.in_shardings_hlo, exported.out_shardings_hlo
+        sides = (
+            ("argument", exported.in_shardings_hlo, exported.in_avals),
+            ("result", exported.out_shardings_hlo, exported.out_avals),
+        )
         inward, outward = (
-            [None if each is None else GSPMDSharding(devices, each) for each in side]
-            for side in sides
+            [
+                placed_over(grid, sharding, array, f"{exported.fun_name}: {what} {at}")
+                for at, (sharding, array) in enumerate(zip(shardings, arrays, strict=True))
+            ]
+            for what, shardings, arrays in sides
         )
         return inward, outward
 

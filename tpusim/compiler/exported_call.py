@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpusim.base.errors import CompileError
-from tpusim.compiler.exported import donated_leaves, mesh_of, shardings_of, tiled_sizes
+from tpusim.compiler.exported import donated_leaves, mesh_of, shardings_of
+from tpusim.compiler.gspmd import tiled_sizes
+from tpusim.compiler.topologies import some_mesh
+from tpusim.hardware import Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
@@ -64,18 +67,15 @@ def check_axes(exported: Any, axes: Mapping[str, int]) -> None:
         )
 
 
-def check_named(exported: Any) -> None:
+def check_named(exported: Any, pod: Slice) -> None:
     """Raise CompileError for a program of several devices whose shardings name no axes."""
     if exported.nr_devices == 1 or mesh_of(exported) is not None:
         return
-    sizes = tiled_sizes(exported) or (exported.nr_devices,)
-    names = ["data", "model", *(f"axis_{at}" for at in range(2, len(sizes)))]
-    axes = dict(zip(names, sizes, strict=False))
-    spelt = ", ".join(f"{name!r}: {size}" for name, size in axes.items())
+    tiles = (*exported.in_shardings_hlo, *exported.out_shardings_hlo)
+    sizes = tiled_sizes(tiles, exported.nr_devices)
     raise CompileError(
         f"{exported.fun_name} is for {exported.nr_devices} devices, and its shardings name no axes "
-        f"of a mesh, which says where the devices are; write mesh={{{spelt}}} "
-        f"(--mesh {_spell(axes).replace(' ', '')})"
+        f"of a mesh, which says where the devices are; write {some_mesh(pod, sizes)}"
     )
 
 
