@@ -151,6 +151,11 @@ def distinct_drops(
     return tuple({(dim, axis): (dim, size, axis, n) for dim, size, axis, n in dropped}.values())
 
 
+def rule_of(tensor: Tensor, dim: str) -> str:
+    """Return the key of the rule for a dimension of a tensor, as a plan writes it."""
+    return _written_key(_key(tensor, dim).replace("act_residual_", "act_"))
+
+
 def idle_rules(sharding: Sharding, graph: Graph, rules: ShardingRules) -> Iterator[str]:
     """Yield a sentence for each rule of a sharding that gives an axis to no tensor of `graph`.
 

@@ -56,6 +56,7 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "pipeline": _pipeline(pipelined(result)),
         "replicated": [],
         "unasked": [],
+        "warnings": [warning.facts() for warning in result.warnings()],
         "versions": {"tpusim": __version__},
     }
     return common | _classes(result) | dict(result.facts())

@@ -15,6 +15,8 @@ from tpusim.program import Single
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
+from tpusim.results.step_warning import StepWarning
+from tpusim.results.step_warnings import step_warnings
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
 from tpusim.results.totals import collective_axes
@@ -148,6 +150,10 @@ class PlanResult(Result):
             return self.breakdown_s.get(BUBBLE_LABEL, 0.0) / self.step_time_s
         lost = sum(unread_ps(self.program, self.shown, plan.stages, plan.microbatches))
         return lost / plan.stages / self.timeline.total_ps
+
+    def warnings(self) -> tuple[StepWarning, ...]:
+        """Return what the step loses to its sharding, where that is much."""
+        return step_warnings(self)
 
     @property
     def convention(self) -> str:

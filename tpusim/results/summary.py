@@ -47,6 +47,8 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
     yield from entry("", r.convention)
+    for warning in r.warnings():
+        yield from entry("warning", warning.text)
     yield ""
     yield from _breakdown(r)
     yield ""
@@ -146,13 +148,14 @@ def _links(r: Result) -> str:
 
 def _notes(r: Result) -> Iterator[str]:
     whole = float(r.flops.total)
+    warned = {"redundant" if w.kind == "repeated work" else w.kind for w in r.warnings()}
     extra = {
         "redundant": r.flops.redundant,
         "padding": r.flops.padding,
         "the optimizer's": r.flops.optimizer,
     }
     for kind, flops in extra.items():
-        if flops:
+        if flops and kind not in warned:
             yield from entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
     have = r.pod.chip.host_bytes
     if have is not None and r.host_need_bytes > have:
