@@ -153,7 +153,10 @@ class PlanResult(Result):
 
     def warnings(self) -> tuple[StepWarning, ...]:
         """Return what the step loses to its sharding, where that is much."""
-        return step_warnings(self)
+        if not self.verdicts.trained:
+            return ()
+        resharded = bool(self.implicit_reshardings)
+        return step_warnings(self, self.model, self.plan, resharded=resharded)
 
     @property
     def convention(self) -> str:

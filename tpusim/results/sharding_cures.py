@@ -21,7 +21,7 @@ LITTLE, MOST_DIMS = 0.01, 3
 """Repeated FLOPs over all that need no more rules, and the dimensions that get some at most."""
 
 
-class _Trial(NamedTuple):
+class _Rearrangement(NamedTuple):
     """A change: what it leaves repeated, over all FLOPs of the plan, and how odd its rule is.
 
     had: the dimension had axes before.
@@ -47,11 +47,11 @@ def cure(step: PartitionedStep, axes: Axes) -> Tables | None:
     return None
 
 
-def _left(trial: _Trial) -> float:
+def _left(trial: _Rearrangement) -> float:
     return trial.left
 
 
-def _ruled(step: PartitionedStep, axes: Axes, dims: int = MOST_DIMS) -> _Trial | None:
+def _ruled(step: PartitionedStep, axes: Axes, dims: int = MOST_DIMS) -> _Rearrangement | None:
     """Return the best rules: one dimension at a time, as long as much is left."""
     best = min(_rules(step, axes), default=None, key=lambda trial: trial[:3])
     if best is None or best.left <= LITTLE or dims == 1:
@@ -66,7 +66,7 @@ def _ruled(step: PartitionedStep, axes: Axes, dims: int = MOST_DIMS) -> _Trial |
     return min(best, more, key=_left)
 
 
-def _rules(step: PartitionedStep, axes: Axes) -> Iterator[_Trial]:
+def _rules(step: PartitionedStep, axes: Axes) -> Iterator[_Rearrangement]:
     """Yield rules that give the axes to one dimension of the largest operation.
 
     A rule is for the dimension in all parts of a model, or in the operation's own.
@@ -85,10 +85,10 @@ def _rules(step: PartitionedStep, axes: Axes) -> Iterator[_Trial]:
                 had = {key: table.get(key, ()) for key in keys}
                 rules = {key: tuple(dict.fromkeys((*had[key], *axes))) for key in keys}
                 tables = {"rules": {**step.plan.rules, **rules}}
-                yield _Trial(_repeated(step, tables), any(had.values()), weightless, tables)
+                yield _Rearrangement(_repeated(step, tables), any(had.values()), weightless, tables)
 
 
-def _meshes(step: PartitionedStep, axes: Axes) -> Iterator[_Trial]:
+def _meshes(step: PartitionedStep, axes: Axes) -> Iterator[_Rearrangement]:
     """Yield meshes that give the devices of an idle axis to another."""
     mesh = step.plan.mesh
     for taken in axes:
@@ -96,7 +96,7 @@ def _meshes(step: PartitionedStep, axes: Axes) -> Iterator[_Trial]:
             across = given.startswith(DCN_PREFIX), taken.startswith(DCN_PREFIX)
             if given != taken and across[0] == across[1]:
                 tables = {"mesh": {**mesh, taken: 1, given: mesh[given] * mesh[taken]}}
-                yield _Trial(_repeated(step, tables), True, True, tables)
+                yield _Rearrangement(_repeated(step, tables), True, True, tables)
 
 
 def _repeated(step: PartitionedStep, tables: Tables) -> float:

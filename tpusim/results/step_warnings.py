@@ -3,19 +3,18 @@
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpusim.base.same import Same
+from tpusim.models import Architecture
 from tpusim.partition import Layout
 from tpusim.plan import Axes, Plan
 from tpusim.results.advice import toml_pairs
 from tpusim.results.extra_flops import PaddedWork, PartitionedStep, RepeatedWork
+from tpusim.results.result import Result
 from tpusim.results.sharding_cures import Tables, cure
 from tpusim.results.step_warning import StepWarning
 from tpusim.results.unasked_time import UnaskedTime, annotation, mismatch, unasked_time
-
-if TYPE_CHECKING:
-    from tpusim.results.plan_result import PlanResult
 
 LEAST_FLOPS = 0.05
 LEAST_TIME = 0.02
@@ -25,26 +24,27 @@ LEAST_NAMED = 0.02
 """The fraction of all matrix FLOPs from which a cause of them is named, if all together warn."""
 
 
-def step_warnings(result: "PlanResult") -> tuple[StepWarning, ...]:
-    """Return the warnings on a training step; that there are none is known at once."""
-    return _found(Same((result,))) if result.verdicts.trained else ()
+def step_warnings(
+    result: Result, model: Architecture, plan: Plan, *, resharded: bool
+) -> tuple[StepWarning, ...]:
+    """Return the warnings on a training step.
+
+    resharded: it has implicit reshardings.
+    """
+    least = LEAST_FLOPS * float(result.flops.total)
+    if resharded or result.flops.redundant > least or result.flops.padding > least:
+        return _found(Same((result, model, plan)))
+    return ()
 
 
 @lru_cache(maxsize=4)
 def _found(key: Same) -> tuple[StepWarning, ...]:
-    result: PlanResult
-    (result,) = key.objects  # type: ignore[assignment]
-    flops = result.flops
-    least = LEAST_FLOPS * float(flops.total)
-    unasked = [
-        each
-        for each in (unasked_time(result) if result.implicit_reshardings else ())
-        if each.share > LEAST_TIME
-    ]
-    if not (unasked or flops.redundant > least or flops.padding > least):
-        return ()
-    step = PartitionedStep(result.model, result.plan)
-    return (*_repeated(step), *_padded(step), *(_resharding(step, each) for each in unasked))
+    given: Any = key.objects
+    result, model, plan = given
+    step, least = PartitionedStep(model, plan), LEAST_FLOPS * float(result.flops.total)
+    unasked = (_resharding(step, e) for e in unasked_time(result) if e.share > LEAST_TIME)
+    repeated = _repeated(step) if result.flops.redundant > least else ()
+    return (*repeated, *(_padded(step) if result.flops.padding > least else ()), *unasked)
 
 
 def _repeated(step: PartitionedStep) -> Iterator[StepWarning]:
