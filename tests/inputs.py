@@ -3,7 +3,8 @@
 from tpusim.base.errors import blame, nearest
 from tpusim.base.plain_text import LONGEST_WORD, plain
 from tpusim.hardware.catalogue import CHIP_SECTIONS, catalogue_rules
-from tpusim.maxtext.shipped_tables import defaults, models
+from tpusim.maxtext.features import noted, refused
+from tpusim.maxtext.shipped_tables import RULES, defaults, ignored, models, unsimulated
 from tpusim.models.hf.families import SIZE_KEYS, families, read_families, refused_types
 from tpusim.models.model_keys import Biases, Norms, TransformerKeys
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm
@@ -15,6 +16,7 @@ __all__ = [
     "CHIP_SECTIONS",
     "FIELDS",
     "LONGEST_WORD",
+    "RULES",
     "SIZE_KEYS",
     "SLOT_SCHEDULES",
     "VARIED",
@@ -27,10 +29,14 @@ __all__ = [
     "catalogue_rules",
     "defaults",
     "families",
+    "ignored",
     "models",
     "nearest",
+    "noted",
     "plain",
     "read_families",
+    "refused",
     "refused_types",
+    "unsimulated",
     "wanted",
 ]

@@ -39,8 +39,22 @@ def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
         **_pipeline_of(config, mesh, model),
         **_context_of(config, mesh),
         **_attention_kernel_of(config),
+        **_update_of(config, mesh),
     }
     return Plan(**given)
+
+
+def _update_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
+    """Return the axes over which weights are updated in parts (ZeRO-1); none without the key."""
+    axes = tuple(axis for axis in ("dcn_data", "data") if axis in mesh)
+    if not config.flag("shard_optimizer_over_data") or not axes:
+        return {}
+    if sharded := [axis for axis in mesh if "fsdp" in axis]:
+        raise config.fault(
+            f"shard_optimizer_over_data is true and the mesh has {sharded[0]}={mesh[sharded[0]]}, "
+            "which MaxText does not combine; write ici_fsdp_parallelism=1, or leave it out"
+        )
+    return {"weight_update_axes": axes}
 
 
 def _batch(config: MaxTextConfig, pod: Slice) -> int:
