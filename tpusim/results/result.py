@@ -214,6 +214,10 @@ class Result(ABC):
             )
         return self.adviser(self)
 
+    def assumed(self) -> tuple[tuple[str, str], ...]:
+        """Return keys that have their defaults and decide, each with what it means, in words."""
+        return ()
+
     def tables(self) -> Iterable[object]:
         """Return the tables below the entries of the summary."""
         return ()
