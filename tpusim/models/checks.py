@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from tpusim.base.errors import ModelError, PlanError
+from tpusim.base.foreign_names import foreign_advice
 from tpusim.graph import GraphWriter
 
 _FIELD_TYPES: dict[object, tuple[type, str]] = {
@@ -80,8 +81,9 @@ def check_values(owner: Any, choices: Mapping[str, tuple[str, ...]], prefix: str
             upper = "" if value < inf else " and finite"
             raise ModelError(f"{prefix}{key} is {value}; it must be at least {least}{upper}")
         if key in choices and value not in choices[key]:
-            words = ", ".join(filter(None, choices[key]))
-            raise ModelError(f"{prefix}{key} is {value!r}; write one of {words}")
+            words = list(filter(None, choices[key]))
+            told = foreign_advice(str(value), words) or f"write one of {', '.join(words)}"
+            raise ModelError(f"{prefix}{key} is {value!r}; {told}")
 
 
 def check_heads(

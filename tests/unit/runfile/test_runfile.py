@@ -234,7 +234,7 @@ BAD_CONTENT = [
     ({"slice": 'name = "v4-7"'}, HardwareError, "the number counts TensorCores"),
     ({"slice": 'name = "v4-128"\nchip = "v4"'}, HardwareError, "write the name alone, or chip and"),
     ({"slice": f"{PARTS['slice']}\nclock = 0.9"}, HardwareError,
-     "slice.clock is 0.9; write text in quotes"),
+     "slice.clock is 0.9; write a clock with its unit"),
     ({"slice": f"{PARTS['slice']}\nclock = '9'"}, UnitError,
      "clock: '9' has no unit; write for example '1.05 GHz'"),
     ({"slice": f"{PARTS['slice']}\nclock = '3 GHz'"}, HardwareError,
