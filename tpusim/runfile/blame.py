@@ -70,10 +70,8 @@ def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
 def _unknown(path: list[str]) -> str:
     *section, key = path
     if not section:
-        if key in ("sweep", "search"):
-            return (
-                f"the section [{key}] is for the command {key}; leave it out to simulate the plan"
-            )
+        if key == "search":
+            return "a file has [sweep] or [search]; leave one of them out"
         if key == "measured":
             return "the section [measured] is of one run; leave it out of a sweep or a search"
         if homes := _homes(key):
