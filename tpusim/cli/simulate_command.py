@@ -11,7 +11,7 @@ from tpusim.program import program_text
 from tpusim.report import as_maxtext, check_folder, document, perfect_compiler, write_report
 from tpusim.results import Result, entry
 from tpusim.results.summary import summary
-from tpusim.runfile import SimulationRun, read_run
+from tpusim.runfile import SimulationRun, read_one_plan
 from tpusim.simulation import simulate
 
 
@@ -40,7 +40,7 @@ def read_arguments(
         raise FileError(
             f"{len(words)} run files are given; {hint}, or --maxtext and a MaxText config"
         )
-    return read_run(words[0], settings)
+    return read_one_plan(words[0], settings)
 
 
 def simulate_run_file(
