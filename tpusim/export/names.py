@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tpusim.base.errors import PlanError
-from tpusim.base.plain_text import visible
+from tpusim.base.plain_text import visible_lines
 from tpusim.export.library_source import library_names, step_names
 from tpusim.graph import COMPUTE, TILE, Tensor
 from tpusim.partition import Layout
@@ -45,7 +45,7 @@ def quoted(text: str) -> str:
 
 def docstring(text: str) -> str:
     """Return lines of text as a docstring; U+FFFD stands for characters that cannot be shown."""
-    shown = "\n".join(map(visible, text.split("\n"))).replace("\\", "\\\\")
+    shown = visible_lines(text).replace("\\", "\\\\")
     return f'"""{_BEFORE_QUOTE_OR_END.sub(chr(92) + chr(34), shown)}"""'
 
 

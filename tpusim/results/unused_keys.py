@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from tpusim.base.plain_text import plain
 from tpusim.graph import Attention, Graph, walk
 from tpusim.models import Architecture
 from tpusim.partition import (
@@ -33,7 +34,7 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     rules = checked_rules(inner, graph)
     table = dict(rules.table)
     if plan.seq_len and not model.reads_text:
-        yield f"plan.seq_len is not used, as {model.name} reads no text"
+        yield f"plan.seq_len is not used, as {plain(model.name)} reads no text"
     yield from _of_gradients(plan.training, plan.numerics)
     found = layouts(graph, inner.sharding, rules)
     axes = tuple(plan.optimizer.axes)
