@@ -23,7 +23,7 @@ DTYPES = {
 
 TAKEN = {
     "w", "jax", "jnp", "lax", "loss", "tiles", "shard", "LEARNING_RATE", "MICROBATCHES", "REPEATS",
-    "STAGES", "TARGETS_SHAPE", "TARGETS_SPEC",
+    "STAGES", "TARGETS_SHAPE", "TARGETS_SPEC", "_", "targets", "batch", "parts", "states", "chunk",
 }  # fmt: skip
 """Names that an exported program has besides its tensors, its sizes and those of the library."""
 
@@ -73,7 +73,8 @@ def target_name(ids: Tensor) -> str:
 
 def function_name(scope: str) -> str:
     """Return the name of the function of a layer: `image_layer` of `image/layer`."""
-    return _identifier(scope)
+    made = _identifier(scope)
+    return f"{made}_" if made == "x" else made  # its argument, where it is called in a lambda
 
 
 def local_name(scan: str) -> str:
