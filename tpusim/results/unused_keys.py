@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from tpusim.base.plain_text import plain
 from tpusim.graph import Attention, Graph, Op, layer_matrices, walk
 from tpusim.lowering import matmul_key
 from tpusim.models import Architecture
@@ -31,7 +32,7 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
         for key in need.keys:
             if key not in told and step.gives(key) and not need.met(step, key):
                 told.add(key)
-                yield f"plan.{key} is not used, as {need.without.format(name=model.name)}"
+                yield f"plan.{key} is not used, as {need.without.format(name=plain(model.name))}"
     yield from _too_much_capacity(step)
     yield from idle_rules(step.inner.sharding, step.graph, step.rules)
 
