@@ -68,8 +68,12 @@ def simulate_run_file(
     if as_json:
         return result_json(result, ideal)
     parts = [summary(result, ideal)]
-    if run.notes:
-        parts.append("\n".join(line for note in run.notes for line in entry("note", note)))
+    said = [
+        *(("note", note) for note in run.notes),
+        *([("FLOPs", run.counts)] if run.counts else []),
+    ]
+    if said:
+        parts.append("\n".join(line for label, text in said for line in entry(label, text)))
     if run.measured is not None:
         parts.append("\n".join(run.measured.beside(result.step_time_s)))
     parts += extra_parts(result, folder, explanation, program=program, stats=stats)

@@ -72,6 +72,9 @@ from tpusim.graph.tiled_loss import TILE as TILE
 from tpusim.graph.tiled_loss import VOCAB_TILES as VOCAB_TILES
 from tpusim.graph.tiled_loss import with_tiled_loss as with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting as TokenRouting
+from tpusim.graph.trainable import ADAPTER_RANK as ADAPTER_RANK
+from tpusim.graph.trainable import Adapters as Adapters
+from tpusim.graph.trainable import with_trainable as with_trainable
 from tpusim.graph.window import ConvolutionWindow as ConvolutionWindow
 from tpusim.graph.window import Padding as Padding
 from tpusim.graph.writer import GraphWriter as GraphWriter

@@ -150,6 +150,28 @@ def reduced_in(dtypes: Numerics, buffers: Mapping[str, Buffer]) -> dict[str, Buf
     }
 
 
+def with_reduced_dtype(
+    compute: ComputeNode, weights: frozenset[str], dtypes: Numerics
+) -> ComputeNode:
+    """Return an operation whose element-wise groups have weight gradients as they are reduced."""
+    dtype = tensor_dtype(dtypes.of("reduce"), dtypes)
+    if dtype == COMPUTE:
+        return compute
+    op = compute.op
+    if isinstance(op, Pointwise):
+        op = _with_gradients_in(dtype, op, weights)
+    after = tuple(_with_gradients_in(dtype, group, weights) for group in compute.epilogue)
+    return replace(compute, op=op, epilogue=after)
+
+
+def _with_gradients_in(dtype: str, group: Pointwise, weights: frozenset[str]) -> Pointwise:
+    inputs, outputs = (
+        tuple(replace(t, dtype=dtype) if t.primal in weights else t for t in tensors)
+        for tensors in (group.inputs, group.outputs)
+    )
+    return replace(group, inputs=inputs, outputs=outputs)
+
+
 def _is_term(buffer: Buffer) -> bool:
     """Return True for an unreduced gradient; sums over iterations have a dtype of their own."""
     return buffer.category == GRADIENTS and buffer.dtype == COMPUTE

@@ -11,8 +11,8 @@ from math import prod
 
 from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
-from tpusim.base.foreign_names import our_name
 from tpusim.graph import (
+    ADAPTER_RANK,
     COPIES,
     INPUT,
     KEYS,
@@ -319,12 +319,11 @@ def _check_axes_used(
     used |= {axis for rule in noted for axis in axes_of(rule)}
     for axis in sharding.active_axes:
         if axis not in used:
-            names = sorted({a for axes in DEFAULT_RULES.values() for a in axes})
-            ours = our_name(axis, [*names, *STAGE_AXES])
-            called = f"tpusim calls it {ours!r}; " if ours else ""
+            names = sorted({a for axes in DEFAULT_RULES.values() for a in axes} | {*STAGE_AXES})
             raise PlanError(
-                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; {called}use "
-                f"one of {', '.join(names)}, or add a rule such as act_batch = [{axis!r}]"
+                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; add one, "
+                f"such as act_batch = [{axis!r}], or write an axis that has some: "
+                f"{nearest(axis, names)}"
             )
 
 
@@ -372,5 +371,7 @@ def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not TensorRole.PARAM:
         residual = is_sequence(dim, keys=False) and "embed" in map(plain_dim, tensor.dims)
         return f"{'act_residual' if residual else 'act'}_{whole_dim(dim)}"
+    if ADAPTER_RANK in tensor.dims and plain_dim(dim) not in (ADAPTER_RANK, "expert"):
+        return "adapter"
     normed = len(tensor.dims) == 1 and plain_dim(dim) in _NORMED
     return "norm" if normed else whole_dim(dim)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from tpusim.base.errors import PlanError
 from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, choices_of, sizes_of
 from tpusim.graph import (
+    Adapters,
     Graph,
     LayerRow,
     ModelPart,
@@ -25,6 +26,7 @@ from tpusim.graph import (
     training_step,
     with_repeated_keys,
     with_tiled_loss,
+    with_trainable,
 )
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import AskedPlace, BodyChoices, SharedLowerings, check_switches
@@ -265,6 +267,7 @@ class _GraphKey(NamedTuple):
     """The key of a graph besides its model.
 
     tiles: tiles of each dimension of the loss, see `with_tiled_loss`.
+    adapters, trainable: the weights that are trained, see `with_trainable`.
     copies: number to which K/V heads are repeated before a kernel, see `with_repeated_keys`.
     """
 
@@ -272,6 +275,8 @@ class _GraphKey(NamedTuple):
     seq_len: int
     remat: Remat
     choices: GraphChoices
+    adapters: Adapters
+    trainable: tuple[str, ...]
     tiles: Tiles = ()
     copies: int = 0
 
@@ -288,7 +293,8 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
         routing=routing,
         loss=LossForm(blocks=plan.vocab_blocks, indexed=plan.loss_labels == "index"),
     )
-    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, choices)
+    trained = plan.adapters, tuple(plan.trainable)
+    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, choices, *trained)
     if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
         return key
     forward, axes = _forward(model, key), plan.active_axes
@@ -305,6 +311,7 @@ def _forward(model: Architecture, key: _GraphKey) -> Graph:
         seq_len=key.seq_len,
         choices=key.choices,
     )
+    forward = with_trainable(forward, key.adapters, key.trainable)
     return with_repeated_keys(forward, key.copies) if key.copies else forward
 
 

@@ -98,6 +98,7 @@ class ReplayResult(Result):
     remarks: notes from reading the HLO.
     unknown: operations that are not understood, which cost their bytes; the longest first.
     model_flops: of a step of all devices, without recomputation; None if not known.
+    unnamed: axes of the program that are no axes of a mesh, and are named for what they are on.
     """
 
     adviser_command: ClassVar[str] = "--explain advice"
@@ -106,6 +107,7 @@ class ReplayResult(Result):
     remarks: tuple[str, ...] = ()
     unknown: tuple[UnknownOperation, ...] = ()
     model_flops: float | None = None
+    unnamed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return summary(self)
@@ -177,9 +179,9 @@ class ReplayResult(Result):
         yield "costs", f"{self.costs}: {COSTS[self.costs]}"
 
     def _placed(self) -> str:
-        """Return the axes on the torus; those without a name are called by their dimensions."""
+        """Return the axes on the torus; those without a name are called by what they are on."""
         written = self.placement.written
-        unnamed = [axis for axis, parts in written.items() if axis == ",".join(parts)]
+        unnamed = [axis for axis in written if axis in self.unnamed]
         if unnamed and len(unnamed) == len(written):
             return f"groups on {' and on '.join(unnamed)}, as its mesh is not known"
         across = (
