@@ -6,12 +6,10 @@ other numbers, and so are other models, however much alike the names are.
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+
+from tpusim.base.close_names import close_names
 
 _NUMBER = r"\d+(?:\.\d+)?"
-_ALIKE = 0.75
-"""Least similarity of the letters of a misspelt name."""
-
 _MOST = 6
 """Names of a family in a message."""
 
@@ -38,21 +36,10 @@ def nearest_model(name: str, known: Iterable[str], otherwise: str) -> str:
     return f"of {family_of(name)} there {'are' if family[1:] else 'is'} {listed}; {otherwise}"
 
 
-def misspelt(name: str, known: Iterable[str], alike: float = _ALIKE) -> list[str]:
-    """Return up to two names with the same numbers and nearly the same letters, the nearest first.
-
-    Where one differs in case and separators alone, it is the only one.
-
-    alike: least similarity of the letters, from 0 to 1.
-    """
-    letters, numbers = _parts(name)
-    found = []
-    for other in known:
-        theirs, own = _parts(other)
-        if own == numbers and theirs and letters:
-            found.append((SequenceMatcher(None, letters, theirs).ratio(), other))
-    best = sorted((share, other) for share, other in found if share >= alike)[::-1]
-    return [other for share, other in best if share == 1.0 or best[0][0] < 1.0][:2]
+def misspelt(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to two names that `name` is a misspelling of: with the same numbers in order."""
+    numbers = re.findall(_NUMBER, name)
+    return close_names(name, (other for other in known if re.findall(_NUMBER, other) == numbers))
 
 
 def family_of(name: str) -> str:
@@ -63,9 +50,3 @@ def family_of(name: str) -> str:
     """
     found = re.match(rf"[a-z]+(?:{_NUMBER})?", name.lower())
     return found[0] if found else name.lower()
-
-
-def _parts(name: str) -> tuple[str, list[str]]:
-    """Return the letters of a name, without case and separators, and its numbers in order."""
-    plain = name.lower()
-    return re.sub(r"[^a-z]", "", plain), re.findall(_NUMBER, plain)

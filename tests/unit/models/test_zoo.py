@@ -186,7 +186,7 @@ def test_a_published_transformer_is_changed_by_flat_keys() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("bert", "no model 'bert' in the zoo; of bert there are bert-480b, bert-base, bert-l"),
+        ("bert", "no model 'bert' in the zoo; did you mean 'bert-base' or 'bert-large'"),
         ("llama-3-70b", "did you mean 'llama3-70b'"),
         ("zzz", "no model 'zzz' in the zoo; `tpusim models` lists the "),
         (3, "no model 3 in the zoo"),

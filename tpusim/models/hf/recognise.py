@@ -19,9 +19,6 @@ from tpusim.models.hf.json_file import as_boolean, shown
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Keys of the part of a config that has the language model, among an encoder of images or sound."""
 
-_NEAR = 0.85
-"""Similarity of a misspelt class or type without its task."""
-
 _CROSS = "attention over another sequence"
 _INACTIVE = (None, False, 0, 1, "absolute", "vision")
 """Values with which the keys of features have no effect: one expert is an MLP, and tokens of images
@@ -152,7 +149,7 @@ def _misspelt(name: str, known: Iterable[str]) -> list[str]:
     """Return the class or type that is meant, by what is before its task (`ForCausalLM`)."""
     head, task = _head(name)
     heads = {_head(other)[0]: other for other in known if _head(other)[1] == task}
-    return [heads[near] for near in misspelt(head, heads, _NEAR)][:1]
+    return [heads[near] for near in misspelt(head, heads)][:1]
 
 
 def _head(name: str) -> tuple[str, str]:
