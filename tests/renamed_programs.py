@@ -25,12 +25,19 @@ AXES = (
     *("compute", "dispatch", "input", "exposed", "skew", "hbm", "core 0", "ici", "axis", "é", "%"),
 )
 WORDS = (
-    *("x", "data", "rematted_computation_x", "checkpointed", "transpose", "jvp", "adam"),
-    *("optimizer",),
+    *(
+        "x",
+        "data",
+        "rematted_computation_x",
+        "checkpointed",
+        "transpose",
+        "jvp",
+        "adam",
+        "optimizer",
+    ),
     *("flash_block", "splash_pool", "splash_mha_fwd", "flash_attention", "paged_attention", "gmm"),
     *("tgmm_like", "ragged_dot", "group_metadata", "pallas_calls", "flash_mha_bwd", "dq", "dkv"),
-    *("embed", "all-gather", "all_reduce", "fusion", "custom-call", "parameter", "infeed"),
-    *("copy", "optimizer"),
+    *("embed", "all-gather", "all_reduce", "fusion", "custom-call", "parameter", "infeed", "copy"),
     *("manual_computation_body", "tpu_custom_call", "layer_0", "_bwd", "recompute", "backward"),
 )
 FILES = (

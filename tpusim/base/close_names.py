@@ -4,7 +4,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
-MOST_CLOSE = 2
+MOST_CLOSE, MOST_LONGER = 2, 4
+"""Names that are offered for a misspelling, and for an abbreviation."""
+
 LEAST_PREFIX = 3
 """Letters of an abbreviation, at least."""
 
@@ -21,7 +23,7 @@ _DIGIT, _DIGITS = re.compile(r"\d"), re.compile(r"\d+")
 
 
 def close_names(name: str, valid: Iterable[str]) -> list[str]:
-    """Return the valid names that `name` is a misspelling or an abbreviation of, at most two.
+    """Return the valid names that `name` is a misspelling or an abbreviation of, the nearest first.
 
     A misspelling has a few letters more, fewer, exchanged or swapped: one for three letters of the
     name, and at most three. What is only the nearest of all is none, and nor is another number
@@ -44,7 +46,7 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     if not found and len(asked) >= LEAST_PREFIX:
         short = [each for each in names if _abbreviates(asked, each)]
         long = [each for each in ranked if _is_longer(name, each)]
-        found = (short if len(short) <= MOST_CLOSE else []) or long
+        return (short if len(short) <= MOST_LONGER else []) or long[:MOST_CLOSE]
     return found[:MOST_CLOSE]
 
 

@@ -79,5 +79,6 @@ def nearest(name: str, valid: Iterable[str], otherwise: str = "") -> str:
     if advice := foreign_advice(name, names):
         return advice
     if close := close_names(name, names):
-        return f"did you mean {' or '.join(repr(match) for match in close)}?"
+        *others, last = map(repr, close)
+        return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
     return otherwise or (f"valid are {listed(names, name)}" if names else "none is valid here")

@@ -1,9 +1,9 @@
 """The weights that a step trains: some of the model's own, and adapters beside its matrices.
 
-A frozen weight is marked in the forward pass as `GraphWriter.stop` marks a use, and so is each
-tensor that is made of frozen ones alone. The rest follows as it does for such uses: a frozen weight
-has no gradient, so nothing is reduced, accumulated or updated for it, nothing is saved for it, and
-no gradient is made of what no trained weight has made (an embedding, below the first adapter).
+A frozen weight is marked in the forward pass, and so is each tensor that no trained weight has
+made. The rest follows, as it does for uses that pass no gradient on (`GraphWriter.stop`): nothing
+is saved, reduced, accumulated or updated for a frozen weight, and the backward pass ends at the
+lowest trained one: an embedding below the first adapter has none.
 
 An adapter (LoRA, arXiv:2106.09685) multiplies by two thin matrices beside one that is frozen:
 y = x W + (x A) B. Its scale is a part of B, as that of the paper is a part of the learning rate.
@@ -59,19 +59,22 @@ class Adapters:
 
 
 def with_trainable(graph: Graph, adapters: Adapters, trainable: Sequence[str]) -> Graph:
-    """Return a forward pass with its adapters, whose frozen tensors are marked (`stopped`).
+    """Return a forward pass with its adapters, whose frozen tensors are marked.
 
     trainable: patterns of the names of weights that are trained besides the adapters; without any,
         and without adapters, all are.
 
     Raise PlanError for a pattern that no weight has.
     """
+    if not (adapters.rank or trainable):
+        return graph
     own = {parameter.tensor.name for parameter in graph.parameters}
     trained = _matching(trainable, own, "plan.trainable", graph.name)
     if adapters.rank:
         graph = _with_adapters(graph, adapters)
-        trained |= {parameter.tensor.name for parameter in graph.parameters} - own
-    return _with_frozen(graph, trained) if trained else graph
+    every = {parameter.tensor.name for parameter in graph.parameters}
+    trained |= every - own
+    return graph if trained == every else _with_frozen(graph, trained)
 
 
 def _matching(patterns: Iterable[str], names: Collection[str], key: str, model: str) -> set[str]:
@@ -80,9 +83,11 @@ def _matching(patterns: Iterable[str], names: Collection[str], key: str, model: 
     for pattern in patterns:
         own = {n for n in names if any(fnmatchcase(t, pattern) for t in (n, _short(n)))}
         if not own:
+            known = sorted(set(map(_short, names)))
+            some = f"some are {', '.join(known[:8])}" if len(known) > 8 else ""
             raise PlanError(
                 f"{key} lists {pattern!r}, which matches no such weight of {model}: "
-                f"{nearest(_short(pattern), set(map(_short, names)))}"
+                f"{nearest(_short(pattern), known, some)}"
             )
         found |= own
     return found
@@ -96,10 +101,10 @@ def _with_adapters(graph: Graph, adapters: Adapters) -> Graph:
     matrices = layer_matrices(graph)
     if not matrices:
         raise PlanError(
-            f"plan.adapters.rank is {adapters.rank}, but {graph.name} has no layers with matrices "
+            f"plan.adapter_rank is {adapters.rank}, but {graph.name} has no layers with matrices "
             "that could have an adapter; write 0, and name the weights to train in plan.trainable"
         )
-    key = "plan.adapters.weights"
+    key = "plan.adapter_weights"
     chosen = _matching(adapters.weights or ("*",), matrices.keys(), key, graph.name)
     dims = (*graph.dims, (ADAPTER_RANK, adapters.rank))
     return replace(graph, dims=dims, ops=tuple(_adapted(graph.ops, chosen)))
@@ -153,7 +158,7 @@ def _with_frozen(graph: Graph, trained: Collection[str]) -> Graph:
 
     def marked(tensor: Tensor) -> Tensor:
         made = tensor.role in (TensorRole.PARAM, TensorRole.ACTIVATION)
-        return replace(tensor, stopped=True) if made and tensor.name not in live else tensor
+        return replace(tensor, frozen=True) if made and tensor.name not in live else tensor
 
     return replace(graph, ops=_marked(graph.ops, marked))
 

@@ -18,7 +18,6 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "expert_mlp": ("tensor",),
     "shared_mlp": ("tensor",),
     "norm": (),
-    "adapter": (),
     "act_batch": ("dcn_data", "dcn_fsdp", "data", "fsdp", "expert"),
     "act_seq": ("context",),
     "act_kv_seq": (),
@@ -35,8 +34,7 @@ DEFAULT_RULES: Mapping[str, Axes] = {
     "act_expert_mlp": ("tensor",),
     "act_shared_mlp": ("tensor",),
 }
-"""`norm` is for scales of norms and biases of the residual stream, which are replicated, and
-`adapter` for the matrices of adapters, as MaxText replicates them (0.2.5, lora_utils.py). `context`
+"""`norm` is for scales of norms and biases of the residual stream, which are replicated. `context`
 shards the sequence of activations and the weights besides, as MaxText's does; how each device sees
 all keys and values is `Plan.context.exchange`. `act_residual_seq` are axes that shard the sequence
 of the residual stream and of its norms (tensors of tokens and `embed`) besides those of `act_seq`:

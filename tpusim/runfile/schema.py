@@ -320,7 +320,7 @@ def run_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", PLAN_KEYS.needed), ...),
+        plan=(_section("plan", ("mesh", *PLAN_KEYS.needed)), ...),
         input=(_section("input"), None),
         measured=(_section("measured", required(Measured)), None),
     )
@@ -350,7 +350,7 @@ def sweep_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", _needed_besides_mesh()), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
         sweep=(_section("sweep", vary=_vary()), ...),
     )
@@ -367,11 +367,7 @@ def search_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), None),
         model=(_section("model"), ...),
-        plan=(_section("plan", _needed_besides_mesh()), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
         search=(_section("search", vary=_vary()), ...),
     )
-
-
-def _needed_besides_mesh() -> list[str]:
-    return [key for key in PLAN_KEYS.needed if key != "mesh"]

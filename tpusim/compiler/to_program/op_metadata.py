@@ -16,15 +16,15 @@ from tpusim.compiler.work.dots import DOT_OPCODES
 
 _JIT_PREFIXES = ("jit(", "pjit(")
 """Prefixes of operation names, which arguments and the compiler's own operations lack."""
-_TRANSFORMED = re.compile(r"\w*\(")
-"""Beginning of a name with the transformations of an operation, which those of arguments lack."""
+_ARGUMENT = re.compile(r"\w*[\[.]")
+"""Beginning of the name of a leaf of an argument, such as `state[0]['layers/wq']`."""
 REMAT_SCOPES = "checkpoint", "rematted_computation"
 """JAX's scopes of operations that `jax.checkpoint` recomputes, one in the other."""
-_RECOMPUTED = re.compile(f"/{'/'.join(REMAT_SCOPES)}(?:/|$)")
+_RECOMPUTED = re.compile(f"(?:^|/){'/'.join(REMAT_SCOPES)}(?:/|$)")
 _EXPORTED = "/call_exported/"
 """JAX's scope of an exported program, which has names of its own."""
-_BACKWARD = re.compile(r"/(?:\w+\()*transpose\(jvp\(")
-_FORWARD = re.compile(r"/(?:\w+\()*jvp\(")
+_BACKWARD = re.compile(r"(?:^|/)(?:\w+\()*transpose\(jvp\(")
+_FORWARD = re.compile(r"(?:^|/)(?:\w+\()*jvp\(")
 _BACKWARD_KERNEL = re.compile(r"/(?:splash|flash)_m[hq]a_(?:bwd|dq|dkv)[^/]*/pallas_call$")
 """Names of kernels of a backward pass: under `jax.checkpoint`, JAX 0.5 puts what a function's own
 gradient (`jax.custom_vjp`) calls into the scope of what is recomputed."""
@@ -45,7 +45,7 @@ def is_recomputed(name: str) -> bool:
 
 def _is_within(scopes: re.Pattern[str], name: str) -> bool:
     """Return True if JAX wrote these scopes into a name: whole parts, and of no argument."""
-    return bool(_TRANSFORMED.match(name) and scopes.search(name))
+    return bool(scopes.search(name) and not _ARGUMENT.match(name))
 
 
 def phase_of(name: str, training: bool) -> Phase | None:
