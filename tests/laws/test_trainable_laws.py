@@ -106,6 +106,8 @@ def test_pipelines_train_adapters(changes: dict[str, Any]) -> None:
     assert made.hbm_peak_bytes < whole.hbm_peak_bytes
     state = max(held(each, "optimizer state") for each in made.programs)
     assert state == 2 * F32 * (8 // 4) * 4 * (1024 + 1024)
+    norms = simulate(model, plan.replace(trainable=["*_norm_scale"]), POD)
+    assert norms.step_time_s < whole.step_time_s
     if changes["schedule"] != "circular":
         with pytest.raises(PlanError, match="is frozen and has no backward pass"):
             simulate(model, plan.replace(trainable=["head"]), POD)
