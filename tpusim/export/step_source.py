@@ -1,20 +1,24 @@
 """The file of a training step: its sizes, mesh, shardings, functions, and a loop that trains."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from textwrap import fill
 
+from tpusim.base.plain_text import plain as shortened
 from tpusim.export.body_source import StepBodies
 from tpusim.export.library_source import (
     functions_source,
     imports_of,
     library_constants,
     library_functions,
+    names_in,
 )
 from tpusim.export.names import (
     DTYPES,
+    check_distinct,
     constant_name,
+    docstring,
+    quoted,
     spec,
     target_name,
     unsaid,
@@ -40,7 +44,6 @@ OPTIMIZERS = {
 }
 """The optimizer of each plan, as source."""
 
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _OF_TRAINED = ("trained", "merged", "loss_of_trained")
 """Functions of the library of steps with frozen weights."""
 
@@ -87,18 +90,19 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
 
 
 def _words(lines: Iterable[StepLine]) -> set[str]:
-    return {word for line in lines for word in _WORD.findall(line.text)}
+    return names_in("\n".join(map(str, lines)))
 
 
 def _title(context: StepContext, pod: Slice) -> str:
     count = f"{pod.devices} device{'s' * (pod.devices > 1)}"
-    head = fill(f'"""A training step of {context.graph.name} on {pod} ({count}).', WIDTH)
-    return f'''{head}
-
-{fill(f"{context.plan}.", WIDTH)}
-
-Written by tpusim. Run as a program, it trains on random tokens on the devices that are there.
-"""'''
+    paragraphs = (
+        f"A training step of {shortened(context.graph.name)} on {pod} ({count}).",
+        f"{context.plan}.",
+        "Written by tpusim. Run as a program, it trains on random tokens on the devices that are "
+        "there.",
+    )
+    text = "\n\n".join(fill(paragraph, WIDTH) for paragraph in paragraphs)
+    return docstring(f"{text}\n")
 
 
 def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
@@ -111,8 +115,10 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
     mesh = plan.active_axes or dict(plan.mesh)
     parts = plan.stages * plan.pipeline.virtual_stages
     scans = {op.name: op.trips // parts for op in graph.ops if isinstance(op, Scan)}
+    sizes = scans | graph.sizes
+    check_distinct(((constant_name(name), name) for name in sizes), "dimensions")
     constants = {
-        "MESH": "{" + ", ".join(f'"{axis}": {size}' for axis, size in mesh.items()) + "}",
+        "MESH": "{" + ", ".join(f"{quoted(axis)}: {size}" for axis, size in mesh.items()) + "}",
         "COMPUTE": DTYPES[dtypes.compute],
         "STORED": DTYPES[dtypes.param],
         "FORWARD": DTYPES[dtypes.of("matmul")],
@@ -124,7 +130,7 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
         "ACCUMULATORS": DTYPES[dtypes.of("accumulator")],
         "STAGES": plan.stages,
         "REPEATS": plan.pipeline.virtual_stages,
-        **{constant_name(name): size for name, size in (scans | graph.sizes).items()},
+        **{constant_name(name): size for name, size in sizes.items()},
         "MICROBATCHES": plan.microbatches,
         **_batch(context, several, lead),
         "LEARNING_RATE": LEARNING_RATE,
@@ -144,7 +150,7 @@ def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, st
         computed = context.dtype(tensor) == "COMPUTE"
         dtype = DTYPES[context.plan.dtypes.compute if computed else tensor.dtype]
         shape = f"(({', '.join(map(constant_name, tensor.dims))},), {dtype})"
-        inputs.append((f'    "{value_name(tensor)}": ', shape, context.spec(tensor)))
+        inputs.append((f"    {quoted(value_name(tensor))}: ", shape, context.spec(tensor)))
     if inputs:
         shapes, specs = (
             "\n".join(["{", *(f"{row[0]}{row[at]}," for row in inputs), "}"]) for at in (1, 2)
@@ -166,7 +172,7 @@ def _settings(context: StepContext) -> list[StepLine]:
         made = f"adam(LEARNING_RATE, {DTYPES[dtypes.moment]}, {second})"
     lines = [f"OPTIMIZER = {made}"]
     if frozen := _frozen(context):
-        lines += ["FROZEN = (", *(f'    "{name}",' for name in frozen), ")"]
+        lines += ["FROZEN = (", *(f"    {quoted(name)}," for name in frozen), ")"]
     if context.order > 1:
         lines.append(f"ORDER = balanced_order(SEQ, {context.order})")
     return [StepLine(""), StepLine(""), *map(StepLine, lines)]
@@ -201,7 +207,7 @@ def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
     elif context.plan.microbatches > 1:
         said = "a microbatch, [BATCH, SEQ] tokens"
     shifted = (f"{value_name(ids)} = tokens_before({target_name(ids)})" for ids in context.ids[1:])
-    read = (f'{name} = batch["{name}"]' for name in map(value_name, context.inputs))
+    read = (f"{name} = batch[{quoted(name)}]" for name in map(value_name, context.inputs))
     body = [
         StepLine(f'"""Return the mean loss of {said}."""'),
         *map(StepLine, (*shifted, *read)),

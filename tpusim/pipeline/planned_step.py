@@ -51,7 +51,18 @@ from tpusim.pipeline import (
     schedule_of,
     stage_programs,
 )
-from tpusim.plan import CIRCULAR, Plan, Training, edge_plan, inner_plan, part_bounds, stage_plan
+from tpusim.plan import (
+    ALL_TO_ALL,
+    CIRCULAR,
+    DEFAULT_RULES,
+    Plan,
+    Training,
+    axes_of,
+    edge_plan,
+    inner_plan,
+    part_bounds,
+    stage_plan,
+)
 from tpusim.program import Program
 
 Tiles: TypeAlias = tuple[tuple[str, int], ...]
@@ -286,7 +297,7 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     routing = ExpertRouting(
         capacity_factor=plan.experts.capacity_factor,
         dispatch=plan.experts.dispatch,
-        exchange=plan.experts.exchange,
+        exchange=plan.experts.exchange if _divides_experts(plan) else ALL_TO_ALL,
     )
     choices = GraphChoices(
         logits_dtype=plan.dtypes.logits,
@@ -303,6 +314,13 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
         tiles=tuple(loss_parts(plan.vocab_tiles, forward, rules, axes).items()),
         copies=kernel_copies(forward, rules, axes),
     )
+
+
+def _divides_experts(plan: Plan) -> bool:
+    """Return True if some axis may divide experts: where each device has all, nothing crosses."""
+    rules = {**DEFAULT_RULES, **plan.rules}
+    own = (axes_of(rule) for key, rule in rules.items() if key.endswith("act_expert"))
+    return any(axis in plan.active_axes for axes in own for axis in axes)
 
 
 def _forward(model: Architecture, key: _GraphKey) -> Graph:

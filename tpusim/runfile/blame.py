@@ -6,8 +6,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
+from tpusim.base.foreign_names import our_name
 from tpusim.base.shown_value import cut, shown
 from tpusim.runfile.schema import FIELDS, SECTIONS, keys, wanted
+from tpusim.runfile.training import TRAIN
+
+_OF_A_RUN = ("slice", "model", "plan", "input")
 
 ERRORS: Mapping[str, type[TpusimError]] = {
     "slice": HardwareError,
@@ -71,14 +75,27 @@ def _unknown(path: list[str]) -> str:
             )
         if key == "measured":
             return "the section [measured] is of one run; leave it out of a sweep or a search"
-        return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
+        if homes := _homes(key):
+            return f"{_printable(key)} is in no section; it belongs to {homes}"
+        return f"unknown section [{key}]; {nearest(key, [*SECTIONS, TRAIN])}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"
     if section == ["search", "vary"] and key in FIELDS["plan"]:
         return f"[search.vary] does not take {key!r}; write search.axes or search.meshes instead"
-    homes = [f"[{home}]" for home, fields in FIELDS.items() if key in fields]
-    hint = f"it belongs to {' or '.join(homes)}" if homes else nearest(key, keys(section))
-    return f"[{'.'.join(section)}] has an unknown key {key!r}; {hint}"
+    told = nearest(key, keys(section), "elsewhere")
+    if told == "elsewhere":
+        homes = _homes(key)
+        told = f"it belongs to {homes}" if homes else nearest(key, keys(section))
+    return f"[{'.'.join(section)}] has an unknown key {key!r}; {told}"
+
+
+def _homes(key: str) -> str:
+    """Return the sections that have a key, or what tpusim calls it there; empty if none has."""
+    owned = {home: fields for home, fields in FIELDS.items() if home in _OF_A_RUN}
+    if homes := [f"[{home}]" for home, fields in owned.items() if key in fields]:
+        return " or ".join(homes)
+    named = ((home, our_name(key, fields)) for home, fields in owned.items())
+    return " or ".join(f"[{home}], as {ours}" for home, ours in named if ours)
 
 
 def _missing(path: list[str]) -> str:

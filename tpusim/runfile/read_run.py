@@ -49,6 +49,8 @@ class SimulationRun:
     train: the training run of its section [train]; None without one.
     input: the input pipeline, if the file has one.
     measured: the measurement of its section [measured]; None without one.
+    counts: the FLOPs of a step by the convention of the framework whose config it was; empty
+        without one.
     """
 
     where: str
@@ -59,6 +61,7 @@ class SimulationRun:
     train: "TrainingRun | None" = None
     input: Input | None = None
     measured: Measured | None = None
+    counts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpusim.base.errors import HardwareError, PlanError
-from tpusim.hardware import Slice
+from tpusim.base.errors import PlanError
+from tpusim.hardware import Slice, parse_slice
 from tpusim.plan import Plan
 from tpusim.searches.best import PROVED
 from tpusim.searches.plan_space import PlanSpace
@@ -85,7 +85,7 @@ class SearchRequest:
         if pod is not None:
             return [pod]
         if self.slices:
-            return [_slice(name) for name in self.slices]
+            return [parse_slice(name) for name in self.slices]
         if len(self.chips) != 2:
             raise PlanError(
                 f"search.chips is {list(self.chips)}; write the least and the most chips of a "
@@ -94,18 +94,3 @@ class SearchRequest:
         least, most = self.chips
         counts = self.num_slices or (1,)
         return slices_of(self.generations, least, most, twisted=self.twisted, num_slices=counts)
-
-
-def _slice(name: str) -> Slice:
-    """Return the slice of `v4:8x16x16`, of `v4:8x16x16 x 2 slices`, or of a name."""
-    chip, colon, shape = name.partition(":")
-    if not colon:
-        return Slice.from_name(name)
-    shape, _, count = shape.partition(" x ")
-    number = count.removesuffix(" slices")
-    if count and not number.isdecimal():
-        raise HardwareError(
-            f"search.slices has {name!r}; write a slice such as 'v4:8x16x16' or "
-            "'v4:8x16x16 x 2 slices'"
-        )
-    return Slice(chip, shape, int(number or 1))
