@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
-from tpusim.base.units import format_bytes
+from tpusim.base.units import format_bytes, format_count
 from tpusim.frames import choices_of
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Architecture
+from tpusim.pipeline.planned_step import planned_graph
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.program import Single
@@ -196,10 +197,21 @@ class PlanResult(Result):
         lost = f"{idle} of {iterations} trips compute what nobody reads"
         return f"{what}: {lost}, {self.bubble:.1%} of the step"
 
+    @property
+    def _trained_count(self) -> int | None:
+        """The number of weights that are trained, where the plan names some or has adapters."""
+        if not (self.plan.trainable or self.plan.adapters.rank):
+            return None
+        return planned_graph(self.model, self.plan).trained_count
+
     def about(self) -> Iterator[tuple[str, str]]:
         """Yield the plan, the placement, and the network unless it is the default."""
         alone = "" if self.verdicts.trained else "; its forward pass alone"
         yield "plan", f"{self.plan}{alone}"
+        if self._trained_count is not None:
+            share = self._trained_count / self.model.parameter_count
+            count, whole = map(format_count, (self._trained_count, self.model.parameter_count))
+            yield "trains", f"{count} weights, {share:.2%} of the {whole} of the model"
         chosen = "given" if self.placement_given else "chosen"
         placed = f"{self.placement} ({chosen})" if self.placement.written else "nothing to place"
         yield "placement", placed
@@ -243,11 +255,14 @@ class PlanResult(Result):
 
     def facts(self) -> Mapping[str, Any]:
         """Return model, plan, and what follows from them."""
+        trained = self._trained_count
         return {
             "like_measured": None if self.error_range is None else self.error_range.measured,
             "tokens_per_s": self.tokens_per_s,
             "tflops_per_device": self.tflops_per_device,
-            "model": self.model.flat() | {"parameters": self.model.parameter_count},
+            "model": self.model.flat()
+            | {"parameters": self.model.parameter_count}
+            | ({} if trained is None else {"trained_parameters": trained}),
             "plan": _plan_document(self.plan.flat()),
             "assumed": [key for key, _ in self.assumed()],
             "network": self.verdicts.network,
