@@ -41,6 +41,11 @@ def presentable(text: str) -> str:
         text = _LONG_WORD.sub(lambda word: plain(word[0]), text)
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[:LONGEST_MESSAGE]}…"
+    return visible_lines(text)
+
+
+def visible_lines(text: str) -> str:
+    """Return lines of text with U+FFFD for what cannot be shown, each of any length."""
     return "\n".join(map(visible, text.split("\n")))
 
 

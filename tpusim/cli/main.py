@@ -18,7 +18,7 @@ import typer
 
 from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import InterruptedWorkError, TpusimError
-from tpusim.base.plain_text import presentable
+from tpusim.base.plain_text import presentable, visible_lines
 from tpusim.base.text_width import printed_on
 from tpusim.cli.app import INTERRUPTED, app
 
@@ -94,11 +94,14 @@ def _fail(code: int, message: str) -> int:
 
 
 def _print_answer(text: str) -> int:
-    """Print an answer unless it is empty; stop quietly if the reader has closed the pipe."""
+    """Print an answer unless it is empty; stop quietly if the reader has closed the pipe.
+
+    What a terminal would act on is not printed, whoever wrote it.
+    """
     if not text:
         return 0
     try:
-        print(text, flush=True)
+        print(visible_lines(text), flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):

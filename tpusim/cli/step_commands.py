@@ -91,12 +91,12 @@ def advise(
     as_json: AsJson = False,
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save."""
-    from tpusim.runfile import read_run
+    from tpusim.runfile import read_one_plan
     from tpusim.simulation import simulate
 
     if top is not None and top < 1:
         raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
-    given = read_run(run, settings or ())
+    given = read_one_plan(run, settings or ())
     with blame(given.where):
         found = simulate(given.model, given.plan, given.pod, input=given.input).advice()
     if as_json:
@@ -184,13 +184,13 @@ def check(
     from tpusim.compiler_check import check
     from tpusim.compiler_check.compile_step import step_versions
     from tpusim.report import write_check
-    from tpusim.runfile import read_run
+    from tpusim.runfile import read_one_plan
 
-    given = read_run(run, settings or ())
+    given = read_one_plan(run, settings or ())
     with blame("--time-limit"):
         check_time_limit(time_limit)
-    step_versions()
     folder = tried_folder(out, "comparison")
+    step_versions()
     with blame(given.where), show_work("compiling", quiet=quiet):
         made = check(given.model, given.plan, given.pod, full=full, time_limit=time_limit)
     text = json_text(made.comparison.facts()) if as_json else str(made)
@@ -205,19 +205,16 @@ def export(
     settings: RunSettings = None,
 ) -> str:
     """Write the training step of a run as a JAX program."""
-    from tpusim.base.text_files import atomic_write, blame_writing
+    from tpusim.base.text_files import write_file, written_place
     from tpusim.export import export_jax
-    from tpusim.runfile import read_run
+    from tpusim.runfile import read_one_plan
 
-    given = read_run(run, settings or ())
+    path = None if out is None else written_place(Path(out))
+    given = read_one_plan(run, settings or ())
     with blame(given.where):
         source = export_jax(given.model, given.plan, given.pod)
-    if out is None:
+    if path is None:
         return source.rstrip("\n")
-    path = Path(out)
-    if not path.name or path.is_dir():
-        raise FileError(f"--out {str(path)!r} is a folder; give the name of a Python file")
-    with blame_writing(path), atomic_write(path) as beside:
-        beside.write_text(source, "utf-8")
+    write_file(path, source.encode())
     count = len(source.splitlines())
     return f"{out}: {count} lines of JAX; python {out} trains on random tokens, on {given.pod}"

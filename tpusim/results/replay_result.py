@@ -10,6 +10,7 @@ from tpusim.program import Compute, Single, walk_ops
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
 from tpusim.results.lines import SourceLine, explain_lines
 from tpusim.results.result import PICO, Result, resident_bytes
+from tpusim.results.step_warning import StepWarning
 from tpusim.results.summary import summary
 
 if TYPE_CHECKING:
@@ -198,9 +199,14 @@ class ReplayResult(Result):
             yield "note", UNKNOWN_MODEL
         elif (left := self._left_out()) > UNMENTIONED_SHARE:
             yield "note", UNCOUNTED_NOTE if self.unknown else FEWER_FLOPS_NOTE.format(left=left)
-        elif self.model_flops and self._once() >= REDUNDANT_TIMES * self.model_flops:
-            yield "note", self._redundant(self.model_flops)
         yield from (("note", remark) for remark in self.remarks)
+
+    def warnings(self) -> tuple[StepWarning, ...]:
+        """Return whether the program executes far more FLOPs than the model has, and where."""
+        if not self.model_flops or self._once() < REDUNDANT_TIMES * self.model_flops:
+            return ()
+        share = 1 - self.model_flops / self._once()
+        return (StepWarning("repeated work", share, self._redundant(self.model_flops)),)
 
     def tables(self) -> Iterator[object]:
         """Yield the user's most expensive lines."""

@@ -143,7 +143,7 @@ def test_files_are_written_twice_the_same(tmp_path: Path) -> None:
     assert float(rows["matmul"]["C"]) == pytest.approx(facts["steps"]["C"]["breakdown_s"]["matmul"])
     assert rows["mfu"]["C"] == ""
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="file cannot be written"):
+    with pytest.raises(FileError, match="file is a file; give a folder"):
         write_comparison(found, tmp_path / "file")
 
 
