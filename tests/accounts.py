@@ -3,13 +3,16 @@
 from tpusim.results.resources import LaneBounds, LaneMachine, TaskBound
 from tpusim.results.result import FRAGMENTATION_LABEL, memory_held
 from tpusim.results.totals import to_host_bytes, total_flops
+from tpusim.results.unused_keys import KeyEffects, unused_keys
 
 __all__ = [
     "FRAGMENTATION_LABEL",
+    "KeyEffects",
     "LaneBounds",
     "LaneMachine",
     "TaskBound",
     "memory_held",
     "to_host_bytes",
     "total_flops",
+    "unused_keys",
 ]

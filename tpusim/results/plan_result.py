@@ -21,6 +21,7 @@ from tpusim.results.step_warnings import step_warnings
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
 from tpusim.results.totals import collective_axes
+from tpusim.results.unmoved_keys import unmoved_keys
 from tpusim.results.unused_keys import unused_keys
 
 PLAN_CONVENTION = (
@@ -221,6 +222,9 @@ class PlanResult(Result):
             yield f"not saved, as no backward pass reads it: {', '.join(self.verdicts.unread)}"
         if self.verdicts.trained:
             yield from unused_keys(self.model, self.plan)
+            yield from unmoved_keys(
+                self.model, self.plan, self.pod, self.placement, tuple(self.programs)
+            )
         for dim, size, axis, shards in self.verdicts.dropped:
             yield f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
         yield from borrowed_notes(

@@ -22,6 +22,9 @@ NUMBER_WIDTH = 11
 LEAST_BOUND = 0.02
 """The smallest fraction of the critical path that the summary names."""
 
+MOST_WARNINGS = 3
+"""Warnings that are printed, the largest of each kind first."""
+
 LEAST_SHOWN = 0.0005
 """The smallest fraction that prints as more than 0.0 %."""
 
@@ -51,8 +54,11 @@ def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
     yield from entry("", r.convention)
-    for warning in r.warnings():
+    warnings = r.warnings()
+    for warning in warnings[:MOST_WARNINGS]:
         yield from entry("warning", warning.text)
+    if len(warnings) > MOST_WARNINGS:
+        yield from entry("", f"and {len(warnings) - MOST_WARNINGS} more, in result.json")
     yield ""
     yield from _breakdown(r)
     yield ""
