@@ -1,5 +1,6 @@
 """What a result is added up from: totals, memory, paths, and keys that change nothing."""
 
+from tpusim.results.extra_flops import PartitionedStep
 from tpusim.results.resources import LaneBounds, LaneMachine, TaskBound
 from tpusim.results.result import FRAGMENTATION_LABEL, memory_held
 from tpusim.results.totals import to_host_bytes, total_flops
@@ -10,6 +11,7 @@ __all__ = [
     "KeyEffects",
     "LaneBounds",
     "LaneMachine",
+    "PartitionedStep",
     "TaskBound",
     "memory_held",
     "to_host_bytes",

@@ -190,7 +190,8 @@ def idle_rules(sharding: Sharding, graph: Graph, rules: ShardingRules) -> Iterat
                     "already"
                 )
             if not idle and _is_default(sharding, written, graph, rules):
-                yield f"plan.rules.{written} is not used, as this mesh has the same rules without it"
+                why = "this mesh has the same rules without it"
+                yield f"plan.rules.{written} is not used, as {why}"
 
 
 def _is_default(sharding: Sharding, written: str, graph: Graph, rules: ShardingRules) -> bool:
