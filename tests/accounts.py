@@ -5,6 +5,7 @@ from tpusim.results.resources import LaneBounds, LaneMachine, TaskBound
 from tpusim.results.result import FRAGMENTATION_LABEL, memory_held
 from tpusim.results.totals import to_host_bytes, total_flops
 from tpusim.results.unused_keys import KeyEffects, unused_keys
+from tpusim.results.unused_model_keys import unused_model_keys
 
 __all__ = [
     "FRAGMENTATION_LABEL",
@@ -17,4 +18,5 @@ __all__ = [
     "to_host_bytes",
     "total_flops",
     "unused_keys",
+    "unused_model_keys",
 ]

@@ -5,12 +5,14 @@ A note that a key is not used is true: without the key the step is the same.
 """
 
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
-from accounts import KeyEffects
+from accounts import KeyEffects, unused_model_keys
 from extent import sample
 from small_models import SMALL_MODELS
+from steps import planned_graph
 
 from tpusim.base import TpusimError
 from tpusim.hardware import Slice
@@ -125,3 +127,62 @@ def test_a_key_changes_the_step_or_is_noted(model: Architecture, base: int) -> N
         if not same and any("is not used" in t or "changes nothing" in t for t in notes):
             false.append((key, value, notes))
     assert (silent, false) == ([], [])
+
+
+WORDS = (
+    "decoder", "encoder", "dot", "flash", "f32", "compute", "relu", "relu2", "gelu", "silu", "rms",
+    "layer", "layer-unshifted", "rms-unscaled", "layer-unscaled", "batch", "device", "frozen",
+    "token", "mean", "probe", "first", "last", "softmax", "sigmoid", "image", "text", "each", "all",
+)  # fmt: skip
+
+
+def variants(value: object) -> Iterator[Any]:
+    """Other values of a key, of which a model refuses those that it cannot have."""
+    match value:
+        case bool():
+            yield not value
+        case int():
+            yield from {2 * value, value + 1, max(value // 2, 1), 8} - {value}
+        case float():
+            yield 2 * value or 0.5
+        case str():
+            yield from (word for word in WORDS if word != value)
+        case tuple() if value:
+            yield from ((*value, value[-1]), value[:-1])
+
+
+def changed(given: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """A model, or a group of its keys, with another value of each key, and the key's path."""
+    for field in fields(given):
+        value = getattr(given, field.name)
+        inner = (
+            changed(value, f"{path}{field.name}.")
+            if is_dataclass(value)
+            else ((f"{path}{field.name}", other) for other in variants(value))
+        )
+        try:
+            for key, other in inner if field.name != "name" else ():
+                try:
+                    yield key, replace(given, **{field.name: other})
+                except TpusimError:
+                    continue
+        except TpusimError:
+            continue
+
+
+@pytest.mark.parametrize("model", sample(SMALL_MODELS, 6))
+def test_a_key_of_a_model_changes_its_graph_or_is_noted(model: Architecture) -> None:
+    plan = Plan(mesh=MESH, global_batch=32, seq_len=256 if model.reads_text else 0)
+    silent = []
+    for key, other in changed(model):
+        try:
+            same = planned_graph(other, plan) == planned_graph(model, plan)
+        except TpusimError:
+            continue
+        if same and not [text for text in unused_model_keys(other, plan) if _last(key) in text]:
+            silent.append(key)
+    assert silent == []
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]

@@ -45,8 +45,8 @@ def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[
     yield from wrapped(f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})")
     for what, text in r.about():
         yield from entry(what, text)
-    if found := r.assumed():
-        yield from entry("assumed", _assumed(r, found, maxtext))
+    if found := r.defaults():
+        yield from entry("defaults", _defaults(r, found, maxtext))
     yield ""
     yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
     if (expected := r.error_range) is not None:
@@ -84,13 +84,13 @@ def _expected(r: Result, expected: ErrorRange) -> str:
     return f"{low} to {high}{mfu} in {expected.runs}"
 
 
-def _assumed(r: Result, found: Iterable[tuple[str, str]], maxtext: Result | None) -> str:
+def _defaults(r: Result, found: Iterable[tuple[str, str]], maxtext: Result | None) -> str:
     """Return the defaults that decide, and what the other style gives."""
     other = ""
     if maxtext is not None:
         step = format_seconds(maxtext.step_time_s)
         other = (
-            f" (MaxText's compile otherwise: style = 'maxtext' gives {step}{_change(r, maxtext)})"
+            f" (MaxText's compiles otherwise: style = 'maxtext' gives {step}{_change(r, maxtext)})"
         )
     return ", ".join(text + (other if key == "style" else "") for key, text in found)
 

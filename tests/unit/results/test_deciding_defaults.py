@@ -18,15 +18,15 @@ def simulated(**plan: Any) -> PlanResult:
     return ts.simulate(small(layers=4), plan_of(**({"mesh": {"fsdp": 8}} | plan)), "v5e:2x4")
 
 
-def assumed(result: PlanResult) -> list[str]:
-    return [text for _, text in result.assumed()]
+def defaults_of(result: PlanResult) -> list[str]:
+    return [text for _, text in result.defaults()]
 
 
 def test_a_plan_of_defaults_says_them_all() -> None:
-    assert assumed(simulated()) == [
+    assert defaults_of(simulated()) == [
         PLAIN, "f32 weights and moments", "bf16 gradients and reductions",
         "attention in blocks of 512 x 512", "two kernels for its gradients",
-        "an asynchronous loop",
+        "an asynchronous loop whose input is ready",
     ]  # fmt: skip
 
 
@@ -37,20 +37,21 @@ def test_a_plan_of_defaults_says_them_all() -> None:
         ({"lowering": "ideal"}, PLAIN),
         ({"attention_block": [1024, 512]}, "attention in blocks of 512 x 512"),
         ({"attention_backward": "one-kernel"}, "two kernels for its gradients"),
-        ({"loop": "synchronous"}, "an asynchronous loop"),
+        ({"loop": "synchronous"}, "an asynchronous loop whose input is ready"),
         ({"param_dtype": "bf16", "moment_dtype": "bf16"}, "f32 weights and moments"),
     ],
 )
-def test_what_is_given_is_not_assumed(plan: dict[str, Any], gone: str) -> None:
-    assert gone in assumed(simulated())
-    assert gone not in assumed(simulated(**plan))
+def test_what_is_given_is_no_default(plan: dict[str, Any], gone: str) -> None:
+    assert gone in defaults_of(simulated())
+    assert gone not in defaults_of(simulated(**plan))
 
 
 def test_nothing_is_said_of_what_a_model_does_not_have() -> None:
     plan = ts.Plan(mesh={"data": 8}, global_batch=64, optimizer="sgd")
     result = ts.simulate("resnet-50", plan, "v5e:2x4")
-    assert assumed(result) == [
-        PLAIN, "f32 weights", "bf16 gradients and reductions", "an asynchronous loop",
+    assert defaults_of(result) == [
+        PLAIN, "f32 weights", "bf16 gradients and reductions",
+        "an asynchronous loop whose input is ready",
     ]  # fmt: skip
     assert as_maxtext(result) is None
 
@@ -64,10 +65,10 @@ def test_a_large_model_says_what_maxtext_gives() -> None:
     assert other.plan == plan.replace(style="maxtext")
     assert abs(1 - other.step_time_s / result.step_time_s) > 0.02
     text = " ".join(summary(result, None, other).split())
-    assert f"{PLAIN} (MaxText's compile otherwise: style = 'maxtext' gives" in text
+    assert f"{PLAIN} (MaxText's compiles otherwise: style = 'maxtext' gives" in text
     facts = document(result, None, other)
     assert facts["maxtext_step_time_s"] == other.step_time_s
-    assert "style" in facts["assumed"]
+    assert "style" in facts["defaults"]
 
 
 def test_the_command_simulates_both(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
