@@ -240,9 +240,7 @@ def _rules(
     return rules
 
 
-def _options(
-    rng: random.Random, mesh: Mapping[str, int], model: Architecture
-) -> dict[str, Any]:
+def _options(rng: random.Random, mesh: Mapping[str, int], model: Architecture) -> dict[str, Any]:
     """Return a few further keys, of any kind; most of them go with the model and each other."""
     wide, maybe = ["bf16", "f32"], ["", "bf16", "f32"]
     choices: Mapping[str, Sequence[Any]] = {
@@ -257,7 +255,8 @@ def _options(
         "gradient_reduction": ["per-microbatch", "per-step"], "vocab_tiles": [2, 4],
         "vocab_blocks": [2, 4], "loss_labels": ["mask", "index"], "loop": ["synchronous"],
         "context_exchange": ["gather", "ring", "all-to-all"], "context_balanced": [False],
-        "expert_exchange": ["all-to-all", "gather", "ring"], "weight_update_axes": [[axis] for axis in mesh],
+        "expert_exchange": ["all-to-all", "gather", "ring"],
+        "weight_update_axes": [[axis] for axis in mesh],
         "schedule": ["gpipe", "1f1b", "zb-h1", "circular"],
     }  # fmt: skip
     odds = {"schedule": 0.5 if any(axis.endswith("stage") for axis in mesh) else 0.0}
