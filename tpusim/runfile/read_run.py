@@ -58,6 +58,8 @@ class SimulationRun:
     train: the training run of its section [train]; None without one.
     input: the input pipeline, if the file has one.
     measured: the measurement of its section [measured]; None without one.
+    counts: the FLOPs of a step by the convention of the framework whose config it was; empty
+        without one.
     sweep: the space of its section [sweep], for `ts.sweep`; None without one.
     search: that of its section [search], for `ts.search`; None without one.
     """
@@ -70,6 +72,7 @@ class SimulationRun:
     train: "TrainingRun | None" = None
     input: Input | None = None
     measured: Measured | None = None
+    counts: str = ""
     sweep: "Space | None" = None
     search: "AskedSearch | None" = None
 
@@ -150,8 +153,8 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
         train,
         Input(**data["input"]) if "input" in data else None,
         Measured(**data["measured"]) if "measured" in data else None,
-        sweep,
-        search,
+        sweep=sweep,
+        search=search,
     )
 
 
