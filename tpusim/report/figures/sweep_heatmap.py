@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import TpusimError, nearest
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.report.figures.canvas import draw_title, heat_colormap, new_figure
 from tpusim.report.figures.palette import (
@@ -16,11 +15,20 @@ from tpusim.report.figures.palette import (
     SMALL,
     Style,
 )
+from tpusim.report.figures.sweep_table import (
+    check_axes,
+    check_fitting,
+    checked_table,
+    inputs_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap, Normalize
     from pandas import DataFrame
+
+NUMBERS = ("step_time_s", "mfu", "hbm_peak_bytes")
+"""The columns of numbers that the figure reads."""
 
 MISFIT_HATCH = "////"
 LEAST_MFU_RANGE = 0.02
@@ -59,14 +67,12 @@ def mesh_heatmap_data(table: "DataFrame", x: str = "fsdp", y: str = "tensor") ->
 
     A row without one of them, as a table of several sweeps has, counts as of size 1.
 
-    Raise TpusimError if the sweep has no such axis.
+    Raise TpusimError if the sweep has no such axis, and for what is no table of a sweep.
     """
-    known = list(table.columns[: table.columns.get_loc("placement")])
-    for axis in (x, y):
-        if axis not in known:
-            raise TpusimError(f"the sweep has no axis {axis!r}; {nearest(axis, known)}")
-    table = table.assign(**{axis: table[axis].fillna(1) for axis in (x, y)})
-    xs, ys = (tuple(int(size) for size in sorted(table[axis].unique())) for axis in (x, y))
+    table = checked_table(table, ("placement", *NUMBERS), NUMBERS)
+    table = check_axes(table, (x, y), inputs_of(table))
+    check_fitting(table, ("step_time_s", "mfu"))
+    xs, ys = (tuple(map(int, sorted(table[axis].unique()))) for axis in (x, y))
     every = [_cell(a, b, table[(table[x] == a) & (table[y] == b)]) for a in xs for b in ys]
     cells = tuple(cell for cell in every if cell is not None)
     fitting = [cell for cell in cells if cell.mfu is not None]
