@@ -4,7 +4,7 @@ A table that was stored and read again may have numbers as text, and gaps; both 
 neither is refused with the row and the column.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import TpusimError, nearest
@@ -37,9 +37,17 @@ def checked_table(table: Any, needed: Sequence[str], numbers: Iterable[str]) -> 
 
 
 def inputs_of(table: "DataFrame") -> list[str]:
-    """Return the columns of what was tried, which stand before those of results."""
+    """Return the columns of what was tried, which stand before those of results.
+
+    Raise TpusimError for a cell in them that is a table or a list.
+    """
     columns = list(table.columns)
-    return columns[: columns.index("placement")]
+    found = columns[: columns.index("placement")]
+    for column in found:
+        for row, value in enumerate(table[column], 1):
+            if not isinstance(value, Hashable):
+                raise _fault(row, value, column, "a number or a text")
+    return found
 
 
 def check_axes(table: "DataFrame", axes: Iterable[str], known: Sequence[str]) -> "DataFrame":
