@@ -77,10 +77,11 @@ class TooMuchError(BaseException):
 def outcome(kind: str, data: bytes, folder: Path) -> str:
     """Whether an input is `taken` or `refused`.
 
-    The yardstick of a summary, the step of a perfect compiler, is simulated for each fourth run
-    file alone.
+    The yardsticks of a summary, the steps of a perfect compiler and of MaxText, are simulated for
+    each fourth run file alone.
     """
-    skipped = patch("tpusim.cli.simulate_command.perfect_compiler", return_value=None)
+    names = ("perfect_compiler", "as_maxtext")
+    skipped = patch.multiple("tpusim.cli.simulate_command", **dict.fromkeys(names, lambda _: None))
     whole = kind == "run_file" and zlib.crc32(data) % 16 in (0, 5, 10, 15)
     with _limits(), nullcontext() if whole else skipped:
         return _python(data) if kind == "python" else _command(kind, data, folder)

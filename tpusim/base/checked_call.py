@@ -9,6 +9,7 @@ from tpusim.base.errors import ArgumentError, nearest
 
 Callee = TypeVar("Callee", bound=Callable[..., Any])
 
+_ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -49,9 +50,10 @@ def _sentence(
 ) -> str:
     """Return what is wrong with the arguments of a call; empty if they fit."""
     parameters = list(signature(function).parameters.values())
-    if owner is not None:  # `self`
+    if owner is not None or [each.name for each in parameters[:1]] == ["self"]:
         parameters, args = parameters[1:], args[1:]
-    named = [each for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
+    several = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
+    named = [each for each in parameters if each.kind not in _ANY_NUMBER]
     by_place = [each.name for each in named if each.kind in _BY_PLACE]
     known = [each.name for each in named if each.kind is not Parameter.POSITIONAL_ONLY]
     needed = [each.name for each in named if each.default is Parameter.empty]
@@ -62,7 +64,7 @@ def _sentence(
     for key in keys:
         if "." not in key and key not in known:
             return f"{name} has no {_noun(owner)} {key!r}; {nearest(key, known)}"
-    if len(args) > len(by_place):
+    if len(args) > len(by_place) and not several:
         return f"{name} takes {_places(by_place)} without a name, and {len(args)} are given; {call}"
     given = by_place[: len(args)]
     if twice := [key for key in given if key in keys]:

@@ -206,7 +206,7 @@ class BodySeconds:
         has_loop: bool = False,
     ) -> _BodyTotal:
         """Return the seconds of a body: `core` and `links` without the loops in it."""
-        computes = self.work.quantised(nodes)
+        computes = self.work.computes(nodes)
         moves = [node for node in nodes if isinstance(node, CollectiveNode)]
         works = {each.name: self.work.work(each, looped, recurrent) for each in computes}
         around = Surroundings(nodes, computes, works, looped, has_loop)

@@ -1,5 +1,6 @@
 """Which of many plans have one partitioned graph, and which are refused, on arrays."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from math import prod
@@ -18,15 +19,19 @@ from tpusim.program import Number
 
 
 def kinds_of(
-    model: Architecture, plans: PlanArrays, extents: Mapping[str, Number]
+    model: Architecture,
+    plans: PlanArrays,
+    extents: Mapping[str, Number],
+    refused: Counter[str],
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the indices of plans that have one partitioned graph.
 
     Left out are plans whose stages cannot share the layers of the model.
 
     extents: sizes of the graph's dimensions.
+    refused: gets the sentence for stages of a model that cannot be cut.
     """
-    fine = _with_layers_for_all(model, plans)
+    fine = _with_layers_for_all(model, plans, refused)
     plans = plans.take(fine)
     if not len(plans):
         return iter(())
@@ -129,26 +134,34 @@ def _product(plans: PlanArrays, axes: Axes) -> NDArray[np.int64]:
     return found
 
 
-def _with_layers_for_all(model: Architecture, plans: PlanArrays) -> NDArray[np.int64]:
-    """Return the indices of plans whose stages can share the layers of the model."""
-    piped = [axis for axis in STAGE_AXES if axis in plans.mesh]
-    if not piped:
+def _with_layers_for_all(
+    model: Architecture, plans: PlanArrays, refused: Counter[str]
+) -> NDArray[np.int64]:
+    """Return the indices of plans whose stages, if they have any, can share the model's layers."""
+    fine = plans.stages == 1
+    piped = np.flatnonzero(~fine)
+    if not len(piped):
         return np.arange(len(plans))
-    firsts, index = distinct_rows(plans.mesh[axis] for axis in piped)
     first = plans.base.replace(mesh=dict.fromkeys(plans.mesh, 1))
-    layers = layer_count(forward_of(model, first, int(plans.batch[0])))
-    fine = [
-        _shares(first, {axis: int(plans.mesh[axis][at]) for axis in piped}, layers)
+    try:
+        layers = layer_count(forward_of(model, first, int(plans.batch[0])))
+    except PlanError as error:
+        refused[str(error)] += len(piped)
+        return np.flatnonzero(fine)
+    sizes = {axis: plans.mesh[axis][piped] for axis in STAGE_AXES if axis in plans.mesh}
+    firsts, index = distinct_rows(sizes.values())
+    shares = [
+        _shares(first, {axis: int(each[at]) for axis, each in sizes.items()}, layers)
         for at in firsts.tolist()
     ]
-    return np.flatnonzero(np.array(fine)[index])
+    fine[piped] = np.array(shares)[index]
+    return np.flatnonzero(fine)
 
 
 def _shares(base: Plan, stages: Mapping[str, int], layers: int) -> bool:
     plan = base.replace(mesh={**base.mesh, **stages})
     try:
-        if plan.active_schedule:
-            part_bounds(plan, layers, "")
+        part_bounds(plan, layers, "")
     except PlanError:
         return False
     return True

@@ -92,7 +92,7 @@ def bounds(
     shared = BatchAxes(model, plans)
     extents = Extents(model, plans.base)
     try:
-        kinds = kinds_of(model, plans, extents.of(plans))
+        kinds = kinds_of(model, plans, extents.of(plans), refused)
     except PlanError as error:
         refused[str(error)] += len(plans)
         return found

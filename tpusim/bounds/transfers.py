@@ -114,6 +114,8 @@ class TransferSeconds:
             alone = where(nbytes <= SMALL_GRADIENT if others else False, moving, alone)
         elif choice.purpose is Purpose.GRADIENT:
             return Transfers()
+        elif _may_be_merged(choice):
+            alone = where(np.asarray(nbytes > LARGEST_MERGED), alone, moving)
         links = {DCN_LINKS: times(own, moving)}
         return Transfers(times(waits, times(own, alone)), times(own, alone), links, turns)
 
@@ -196,9 +198,14 @@ def _alone(
         links = where(small, shared if merges else smallest(links, shared), links)
     elif choice.purpose is Purpose.GRADIENT:
         fixed = where(np.asarray(nbytes > SMALL_GRADIENT), fixed, 0.0) if merges else 0.0 * fixed
-    elif choice.kind is CollectiveKind.ALL_REDUCE and choice.purpose is Purpose.ACTIVATION:
+    elif _may_be_merged(choice):
         fixed = where(np.asarray(nbytes > LARGEST_MERGED), fixed, 0.0)
     return fixed, nbytes * per_byte, nbytes * links
+
+
+def _may_be_merged(choice: CollectiveChoice) -> bool:
+    """Return True for an all-reduce that may be part of another one, if it is small."""
+    return choice.kind is CollectiveKind.ALL_REDUCE and choice.purpose is Purpose.ACTIVATION
 
 
 def _waits(choice: CollectiveChoice, group: PlanGroups, nbytes: Number, merges: bool) -> Number:

@@ -15,7 +15,12 @@ from tpusim.lowering.loop_stacks import stack_copies
 from tpusim.lowering.on_chip import without_on_chip
 from tpusim.lowering.on_chip_buffers import on_chip_room
 from tpusim.lowering.op_work import buffer_bytes, work_of
-from tpusim.lowering.operand_dtypes import cast_before, mark_quantised, reduced_in
+from tpusim.lowering.operand_dtypes import (
+    cast_before,
+    mark_quantised,
+    reduced_in,
+    with_reduced_dtype,
+)
 from tpusim.lowering.passes.quantise import insert_quantisations
 from tpusim.partition import (
     CollectiveNode,
@@ -76,15 +81,20 @@ class WorkSeconds:
             found = np.where(plans.kernel == number, each, found)
         return found
 
-    def quantised(self, nodes: Sequence[Node]) -> list[ComputeNode]:
-        """Return the compute nodes of a body, with the passes that cast operands of matmuls.
+    def computes(self, nodes: Sequence[Node]) -> list[ComputeNode]:
+        """Return the compute nodes of a body in their dtypes, with casts of operands of matmuls.
 
         What is gathered in a narrow dtype is cast before, on its shard: such passes are left out.
         """
         dtypes = self.plan.dtypes
+        made = [
+            with_reduced_dtype(node, self.weights, dtypes)
+            for node in nodes
+            if isinstance(node, ComputeNode)
+        ]
         if not dtypes.quantised:
-            return [node for node in nodes if isinstance(node, ComputeNode)]
-        marked = mark_quantised(nodes, dtypes, self.weights)
+            return made
+        marked = mark_quantised(made, dtypes, self.weights)
         moved: set[str] = set()
         if dtypes.gathers_quantised:
             moved = {

@@ -93,12 +93,12 @@ def advise(
     as_json: AsJson = False,
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save."""
-    from tpusim.runfile import read_run
+    from tpusim.runfile import read_one_plan
     from tpusim.simulation import simulate
 
     if top is not None and top < 1:
         raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
-    given = read_run(run, settings or ())
+    given = read_one_plan(run, settings or ())
     with blame(given.where):
         found = simulate(given.model, given.plan, given.pod, input=given.input).advice()
     if as_json:
@@ -188,9 +188,9 @@ def check(
     from tpusim.compiler_check import check
     from tpusim.compiler_check.compile_step import step_versions
     from tpusim.report import write_check
-    from tpusim.runfile import read_run
+    from tpusim.runfile import read_one_plan
 
-    given = read_run(run, settings or ())
+    given = read_one_plan(run, settings or ())
     with blame("--time-limit"):
         check_time_limit(time_limit)
     folder = tried_folder(out, "comparison")
@@ -211,10 +211,10 @@ def export(
     """Write the training step of a run as a JAX program."""
     from tpusim.base.text_files import write_file, written_place
     from tpusim.export import export_jax
-    from tpusim.runfile import read_run
+    from tpusim.runfile import read_one_plan
 
     path = None if out is None else written_place(Path(out))
-    given = read_run(run, settings or ())
+    given = read_one_plan(run, settings or ())
     with blame(given.where):
         source = export_jax(given.model, given.plan, given.pod)
     if path is None:

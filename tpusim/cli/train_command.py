@@ -10,7 +10,7 @@ from tpusim.base.plain_text import visible
 from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
 from tpusim.report import plot_training, training_data
-from tpusim.runfile import read_run
+from tpusim.runfile import read_one_plan
 from tpusim.training import TrainingResult, duration, train
 
 HEAD = ("run", "steps", "step", "wall time", "goodput", "chip-hours", "USD", "kWh")
@@ -23,7 +23,7 @@ def training_results(
     for number, path in enumerate(paths, start=1):
         if len(paths) > 1:
             print(visible(f"run {number} of {len(paths)}: {path}"), file=sys.stderr, flush=True)
-        run = read_run(path, settings)
+        run = read_one_plan(path, settings)
         with blame(run.where):
             if run.train is None:
                 raise PlanError(

@@ -44,6 +44,9 @@ OPTIMIZERS = {
 }
 """The optimizer of each plan, as source."""
 
+_OF_TRAINED = ("trained", "merged", "loss_of_trained")
+"""Functions of the library of steps with frozen weights."""
+
 _DIVIDED = ("step_specs", "gradients", "train_step")
 """Functions of the library that are others where weights are updated in parts."""
 
@@ -75,6 +78,7 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
     weights = weight_tables(bodies.weights.values(), listed=not context.scans_layers)
     settings = _settings(context)
     used = _words([*step, *settings]) | library_constants(_wanted(context))
+    used |= set(_OF_TRAINED) if _frozen(context) else set()
     helpers = library_functions(used)
     training = _training(context, helpers)
     rest = [*weights, *plain(functions_source(helpers)), *settings, *step, *plain(training)]
@@ -168,25 +172,29 @@ def _settings(context: StepContext) -> list[StepLine]:
         made = f"adam(LEARNING_RATE, {DTYPES[dtypes.moment]}, {second})"
     lines = [f"OPTIMIZER = {made}"]
     if frozen := _frozen(context):
-        names = "".join(f"{quoted(name)}, " for name in frozen)
-        lines = [f"FROZEN = ({names.rstrip()})", f"OPTIMIZER = without_frozen({made})"]
+        lines += ["FROZEN = (", *(f"    {quoted(name)}," for name in frozen), ")"]
     if context.order > 1:
         lines.append(f"ORDER = balanced_order(SEQ, {context.order})")
     return [StepLine(""), StepLine(""), *map(StepLine, lines)]
 
 
 def _frozen(context: StepContext) -> tuple[str, ...]:
-    """Return the entries of the tables of weights that have no gradient."""
+    """Return the entries of the tables of weights that have no gradient: all of a scan as one."""
     step = training_step(context.graph, Remat())
     moved = {name for name, _ in step.gradients}
-    keys = {
-        op.name if isinstance(op, Scan) else weight_name(tensor): None
-        for op in context.graph.ops
-        for one in (op.body if isinstance(op, Scan) else (op,))
-        for tensor in one.inputs
-        if tensor.role is TensorRole.PARAM and tensor.name not in moved
-    }
-    return tuple(keys)
+    found: dict[str, None] = {}
+    for op in context.graph.ops:
+        read = [t for one in (op.body if isinstance(op, Scan) else (op,)) for t in one.inputs]
+        weights = [tensor for tensor in read if tensor.role is TensorRole.PARAM]
+        own = {t.name for t in op.shared} if isinstance(op, Scan) else set()
+        frozen = [t for t in weights if t.name not in moved]
+        if isinstance(op, Scan) and weights and frozen == weights and not own:
+            found[op.name] = None
+            continue
+        for tensor in frozen:
+            table = f"{op.name}/" if isinstance(op, Scan) and tensor.name not in own else ""
+            found[f"{table}{weight_name(tensor)}"] = None
+    return tuple(found)
 
 
 def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
@@ -246,6 +254,14 @@ def _replaced(context: StepContext, several: bool) -> Iterator[tuple[str, str]]:
         for specs in ("SPECS", "UPDATE_SPECS"):
             trained = f"trained(abstract_weights()), trained({specs}))"
             yield f"abstract_weights(), {specs})", trained
+            yield f"shard(zeros, {specs})", f"shard(zeros, trained({specs}))"
+            yield f"shard(grads, {specs})", f"shard(grads, trained({specs}))"
+        updated = "optax.apply_updates(params, updates)"
+        own = updated.replace("params", "trained(params)")
+        yield updated, f"merged({own}, params)"
+        for end in ("ACCUMULATORS), params)", "init(params)", "moments, params)"):
+            yield end, end.replace("params", "trained(params)")
+        yield "(loss)(used,", "(loss_of_trained(used))(trained(used),"
     if context.order == 1:
         yield "[..., ORDER]", ""
     if context.inputs:

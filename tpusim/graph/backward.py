@@ -124,7 +124,7 @@ def _differentiate(
         given = {
             tensor.name: total
             for tensor in op.outputs
-            if (total := sweep.total(tensor)) is not None
+            if not tensor.frozen and (total := sweep.total(tensor)) is not None
         }
         if not given:
             continue
@@ -173,8 +173,9 @@ def _transpose_scan(
     carried = {
         inside.name: _cotangent(inside, "~carried" if inside.name in stacked else "")
         for _, _, inside, _ in op.carries
+        if not inside.frozen
     }
-    added = {inside.name: given[outside.name] for inside, outside in op.sums}
+    added = {i.name: given[o.name] for i, o in op.sums if o.name in given}
     written = {
         inside.name: replace(
             _cotangent(inside, "~stacked" if inside.name in carried else ""),
@@ -280,6 +281,8 @@ def _carried_back(
     """Return the gradients that the backward scan carries, one for each forward carry."""
     pairs = []
     for outer_in, inner_in, inner_out, outer_out in op.carries:
+        if inner_out.frozen:
+            continue
         total = inner.total(inner_in)
         if total is None:
             raise ValueError(f"{op.name}: no gradient reaches {inner_in.name}")

@@ -98,10 +98,10 @@ def _single_terms(
     """Yield the results of matmuls that nothing but one sum reads, in order."""
     for entry in entries:
         if isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum):
-            key, *others = entry.writes
-            reading = readers.get(key, ())
-            if not others and len(reading) == 1 and _is_sum(reading[0], key):
-                yield key
+            for key in entry.writes if len(entry.writes) == 1 else ():
+                reading = readers.get(key, ())
+                if len(reading) == 1 and _is_sum(reading[0], key):
+                    yield key
 
 
 def _readers(entries: Sequence[Entry]) -> dict[str, list[Entry]]:

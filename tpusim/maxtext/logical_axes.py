@@ -50,11 +50,15 @@ def _axes_on(mesh: Mapping[str, int], names: Axes) -> Axes:
 
 
 def _given(config: MaxTextConfig) -> Mapping[str, tuple[str, ...]]:
-    """Return the first rule of each logical axis; later ones are for where it cannot hold."""
+    """Return the first rule of each logical axis; later ones are for where it cannot hold.
+
+    With `override_logical_axis_rules`, axes without a rule are not sharded.
+    """
+    wheres = [where for where in (config.over, config.model, config.file) if RULES in where]
+    alone = config.flag("override_logical_axis_rules") and bool(wheres)
     found: dict[str, tuple[str, ...]] = {}
-    alone = config.flag("override_logical_axis_rules") and RULES in config.over
-    for where in (config.over,) if alone else (config.over, config.file):
-        rules = where.get(RULES, [])
+    for where in wheres[:1] if alone else wheres:
+        rules = where[RULES]
         if not isinstance(rules, list):
             raise config.fault(f"{RULES} is {shown(rules)}; write a list of rules")
         of_this: dict[str, tuple[str, ...]] = {}
@@ -67,7 +71,7 @@ def _given(config: MaxTextConfig) -> Mapping[str, tuple[str, ...]]:
                     f"{nearest(name, _LOGICAL.values())}"
                 )
         found = {**of_this, **found}
-    return found
+    return dict.fromkeys(_LOGICAL.values(), ()) | found if alone else found
 
 
 def _rule(config: MaxTextConfig, rule: object) -> tuple[str, tuple[str, ...]]:

@@ -39,8 +39,22 @@ def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
         **_pipeline_of(config, mesh, model),
         **_context_of(config, mesh),
         **_attention_kernel_of(config),
+        **_update_of(config, mesh),
     }
     return Plan(**given)
+
+
+def _update_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
+    """Return the axes over which weights are updated in parts (ZeRO-1); none without the key."""
+    axes = tuple(axis for axis in ("dcn_data", "data") if axis in mesh)
+    if not config.flag("shard_optimizer_over_data") or not axes:
+        return {}
+    if sharded := [axis for axis in mesh if "fsdp" in axis]:
+        raise config.fault(
+            f"shard_optimizer_over_data is true and the mesh has {sharded[0]}={mesh[sharded[0]]}, "
+            "which MaxText does not combine; write ici_fsdp_parallelism=1, or leave it out"
+        )
+    return {"weight_update_axes": axes}
 
 
 def _batch(config: MaxTextConfig, pod: Slice) -> int:
@@ -113,9 +127,15 @@ def _pipeline_of(
     stages = mesh.get("stage", 1) * mesh.get("dcn_stage", 1)
     if stages == 1:
         return {}
-    piped = config.table["pipeline_parallel_layers"]
-    if piped not in (-1, model.layers) or config.size("first_num_dense_layers", least=0):
-        raise config.fault("layers outside the pipeline cannot be simulated yet; pipeline them all")
+    piping = "pipeline_parallel_layers"
+    piped = config.table[piping]
+    dense = config.size("first_num_dense_layers", least=0)
+    if piped not in (-1, model.layers) or dense:
+        key, value = ("first_num_dense_layers", dense) if dense else (piping, piped)
+        raise config.fault(
+            f"{key} is {value}, but layers outside the pipeline cannot be simulated yet; write "
+            f"{key}={0 if dense else -1}"
+        )
     if config.size("gradient_accumulation_steps") > 1:
         raise config.fault(
             "gradient_accumulation_steps with a pipeline cannot be simulated yet; write more "

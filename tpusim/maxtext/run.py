@@ -1,7 +1,6 @@
 """The run of a MaxText config, and notes on what it leaves out."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,17 +9,12 @@ from tpusim.base.errors import TpusimError, blame
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
+from tpusim.maxtext.counted_flops import counts_of
+from tpusim.maxtext.features import noted, refused
 from tpusim.maxtext.mesh import slice_of
-from tpusim.maxtext.model import model_of
+from tpusim.maxtext.model import block_of, model_of
 from tpusim.maxtext.plan import plan_of
-from tpusim.maxtext.shipped_tables import (
-    defaults,
-    has_effect,
-    is_handled,
-    is_ignored,
-    similar_key,
-    unsimulated,
-)
+from tpusim.maxtext.shipped_tables import defaults, ignored, similar_key, typed_defaults
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun, changed_plan
@@ -64,11 +58,13 @@ def from_maxtext(
 def _run(
     config: MaxTextConfig, pod: Slice | str | None, settings: Sequence[str], verbose: bool
 ) -> SimulationRun:
+    block_of(config)
     _check_refused(config)
     model, plan, on = taken = _taken(config, pod)
-    notes = (*_notes(config, verbose), *_idle(config, pod, taken))
-    run = SimulationRun(config.where, model, plan, on, notes)
-    return replace(run, plan=changed_plan(plan, settings)) if settings else run
+    notes = (*_notes(config, model, verbose), *_idle(config, pod, taken))
+    changed = changed_plan(plan, settings) if settings else plan
+    counts = counts_of(model, changed, on)
+    return SimulationRun(config.where, model, changed, on, notes, counts=counts)
 
 
 def _taken(config: MaxTextConfig, pod: Slice | str | None) -> Taken:
@@ -79,42 +75,70 @@ def _taken(config: MaxTextConfig, pod: Slice | str | None) -> Taken:
 
 def _check_refused(config: MaxTextConfig) -> None:
     """Raise PlanError for a key of a feature that cannot be left out."""
-    for key, what in unsimulated("refused").items():
-        value = config.table.get(key)
-        if has_effect(value):
-            raise config.fault(f"{key} is {shown(value)}: {what} cannot be simulated")
+    for key, feature in refused().items():
+        if config.asks_for(key, feature):
+            default = shown(typed_defaults()[key]).strip("'")
+            instead = feature.instead or f"write {key}={default}"
+            by_name = key in config.model and key not in config.over
+            also = " override_model_config=true" if by_name else ""
+            raise config.fault(
+                f"{key} is {shown(config.table[key])}: {feature.what} cannot be simulated; "
+                f"{instead}{also}"
+            )
 
 
-def _notes(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
+def _notes(config: MaxTextConfig, model: Transformer, verbose: bool) -> Iterator[str]:
     """Yield a sentence for each difference between the run and the config."""
-    for key, what in unsimulated("left_out").items():
-        value = config.table.get(key)
-        if has_effect(value, key):
-            yield f"not modelled: {what} ({key} = {shown(value)})"
+    for what, keys in _noted(config, model).items():
+        values = ", ".join(f"{key} = {shown(config.table[key])}" for key in keys)
+        yield f"not modelled: {what} ({values})"
     if config.replaced:
-        keys = ", ".join(config.replaced)
-        yield f"model_name {config.text('model_name')} sets {keys} in the file's place"
-    unread = tuple(
-        key for key in {**config.file, **config.over} if is_ignored(key) and not is_handled(key)
-    )
-    if unread:
-        listed = ", ".join(map(cut, unread))
-        if len(unread) > MOST_LISTED and not verbose:
-            listed = f"{len(unread)} keys (--verbose lists them)"
-        yield f"ignored, as no step depends on them: {listed}"
+        replaced = ", ".join(config.replaced)
+        yield f"model_name {config.text('model_name')} sets {replaced} in the file's place"
+    yield from _ignored(config, verbose)
     for key in config.unknown:
         hint = "; ".join(filter(None, (cut(key), similar_key(key))))
         yield f"ignored, as no key of MaxText is called so: {hint}"
 
 
+def _noted(config: MaxTextConfig, model: Transformer) -> Mapping[str, list[str]]:
+    """Return the features that are not modelled, each with the keys that ask for it."""
+    found: dict[str, list[str]] = {}
+    for key, feature in noted().items():
+        if config.asks_for(key, feature):
+            found.setdefault(feature.what, []).append(key)
+    if config.flag("fused_qkv") and not model.attention.fused_qkv:
+        found["one matmul for queries, keys and values of fewer heads"] = ["fused_qkv"]
+    return found
+
+
+def _ignored(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
+    """Yield a sentence on the keys that change no step; if `verbose`, one for each reason."""
+    unread = {key: ignored()[key] for key in {**config.file, **config.over} if key in ignored()}
+    if verbose:
+        for why in dict.fromkeys(unread.values()):
+            listed = ", ".join(key for key, of in unread.items() if of == why)
+            yield f"ignored ({why}): {listed}"
+    elif len(unread) > MOST_LISTED:
+        yield f"ignored, as no step depends on them: {len(unread)} keys (--verbose lists them)"
+    elif unread:
+        yield f"ignored, as no step depends on them: {', '.join(unread)}"
+
+
 def _idle(config: MaxTextConfig, pod: Slice | str | None, taken: Taken) -> Iterator[str]:
-    """Yield a note on the overrides that are read but do not change the run.
+    """Yield a note on the overrides that do not change the run, though their kind may.
 
     Sizes of mesh axes are left out: -1, which fills an axis in, is often the size that they give.
     """
-    idle = []
+    features = {**noted(), **refused()}
+    said = {*noted(), *(key for keys in _noted(config, taken[0]).values() for key in keys)}
+    idle = [
+        f"{key} = {shown(config.table[key])}"
+        for key in config.over
+        if key in features and config.differs(key) and not config.asks_for(key, features[key])
+    ]
     for key in config.over:
-        if key not in defaults() or key in unsimulated("left_out") or key.endswith(SIZE):
+        if key not in defaults() or key in said or key.endswith(SIZE):
             continue
         try:
             other = without_override(config, key)

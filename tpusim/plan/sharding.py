@@ -31,7 +31,8 @@ _EXAMPLE = "'fsdp on y,z; tensor on x'"
 class Sharding:
     """The mesh, and the tensors, tokens and experts that its axes shard.
 
-    mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
+    mesh: axis -> size, in devices; axes named `dcn_...` run across slices. In Python a plan
+        without it is for one device, or for a search or a sweep that chooses the mesh.
     rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
         activations, without it weights.
     annotate: tensor -> one axis (or axes, or None) per dimension; the rest propagates from there.
@@ -42,7 +43,7 @@ class Sharding:
     experts: the routing of tokens to experts.
     """
 
-    mesh: Mapping[str, int]
+    mesh: Mapping[str, int] = field(default_factory=lambda: {"data": 1})
     rules: Mapping[str, Rule] = field(default_factory=dict)
     annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     placement: Mapping[str, Sequence[str]] | None = None

@@ -12,9 +12,12 @@ from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.program import Single
+from tpusim.results.assumed import assumed
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
+from tpusim.results.step_warning import StepWarning
+from tpusim.results.step_warnings import step_warnings
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
 from tpusim.results.totals import collective_axes
@@ -149,6 +152,13 @@ class PlanResult(Result):
         lost = sum(unread_ps(self.program, self.shown, plan.stages, plan.microbatches))
         return lost / plan.stages / self.timeline.total_ps
 
+    def warnings(self) -> tuple[StepWarning, ...]:
+        """Return what the step loses to its sharding, where that is much."""
+        if not self.verdicts.trained:
+            return ()
+        resharded = bool(self.implicit_reshardings)
+        return step_warnings(self, self.model, self.plan, resharded=resharded)
+
     @property
     def convention(self) -> str:
         """The convention by which FLOPs are the model's, in words."""
@@ -198,6 +208,10 @@ class PlanResult(Result):
         if self.input is not None:
             yield "input", str(self.input)
 
+    def assumed(self) -> tuple[tuple[str, str], ...]:
+        """Return keys that have their defaults and decide, each with what it means, in words."""
+        return tuple(assumed(self.model, self.plan))
+
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield settings without effect, replicated dimensions and implicit resharding."""
         return (("note", text) for text in self._remarks())
@@ -235,6 +249,7 @@ class PlanResult(Result):
             "tflops_per_device": self.tflops_per_device,
             "model": self.model.flat() | {"parameters": self.model.parameter_count},
             "plan": _plan_document(self.plan.flat()),
+            "assumed": [key for key, _ in self.assumed()],
             "network": self.verdicts.network,
             **({} if self.input is None else {"input": self.input.facts()}),
             "replicated": [_named(entry) for entry in self.verdicts.dropped],

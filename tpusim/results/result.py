@@ -25,6 +25,7 @@ from tpusim.program import Flops, Program, Single
 from tpusim.results.advice import Advice
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO as PICO
+from tpusim.results.step_warning import StepWarning
 from tpusim.results.totals import StepContents, to_host_bytes
 
 Each = TypeVar("Each")
@@ -163,6 +164,10 @@ class Result(ABC):
         shares = {label: s / self.step_time_s for label, s in self.breakdown_s.items()}
         return html_table(self.title, self.headline()) + html_bar(shares)
 
+    def warnings(self) -> tuple[StepWarning, ...]:
+        """Return what the step loses for nothing, where that is much; a summary prints it first."""
+        return ()
+
     def headline(self) -> Iterator[tuple[str, str]]:
         """Yield what the step takes, what it needs, and where the time goes, in words."""
         yield from ((head, text) for head, text in self.about() if head in ("plan", "placement"))
@@ -172,6 +177,7 @@ class Result(ABC):
         )
         yield "step time", f"{format_seconds(self.step_time_s)}{likely}"
         yield "rates", self.rates
+        yield from (("warning", warning.text) for warning in self.warnings())
         need, have = map(format_bytes, (self.hbm_peak_bytes, self.hbm_bytes))
         yield "HBM", f"{need} of {have} per device: {self.fit}"
         longest = sorted(self.breakdown_s.items(), key=lambda item: -item[1])[:MOST_PARTS]
@@ -208,6 +214,10 @@ class Result(ABC):
                 "it can be; ask the result of ts.simulate(...) for its advice"
             )
         return self.adviser(self)
+
+    def assumed(self) -> tuple[tuple[str, str], ...]:
+        """Return keys that have their defaults and decide, each with what it means, in words."""
+        return ()
 
     def tables(self) -> Iterable[object]:
         """Return the tables below the entries of the summary."""

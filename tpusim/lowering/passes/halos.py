@@ -8,7 +8,7 @@ of one to three convolutions and pools over `space` (taps 1 to 7, strides 1 and 
 input, which comes in another layout, is the exception: it is joined in memory.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tpusim.base.errors import PlanError
@@ -148,7 +148,7 @@ def kernel_gradients_first(nodes: Sequence[Node]) -> list[Node]:
     """Move the gradient of a kernel to between the halo of its input's gradient and that.
 
     Where that has no halo, but the kernel's has, or reads mirrored operands, those are moved before
-    it.
+    it. What moves takes along what it depends on, such as a gather of the gradient.
     """
     made = list(nodes)
     for node in nodes:
@@ -160,14 +160,27 @@ def kernel_gradients_first(nodes: Sequence[Node]) -> list[Node]:
         at = next(later, None)
         if at is None:
             continue
-        first = at
-        while _is_permute(made[first - 1]):
-            first -= 1
-        end = at + 1 if place and _is_permute(made[place - 1]) else at
-        moved = made[first:end]
-        del made[first:end]
-        made[place:place] = moved
+        between = made[place:at]
+        moved = _needed(between, made[at].reads)
+        if place and _is_permute(made[place - 1]):
+            moved.append(made[at])
+        else:
+            rows = [each for each in moved if _is_permute(each)]
+            moved = _needed(between, [key for each in rows for key in each.writes])
+        stay = [each for each in made[place : at + 1] if each not in moved]
+        made[place : at + 1] = [*moved, *stay]
     return made
+
+
+def _needed(nodes: Sequence[Node], keys: Iterable[str]) -> list[Node]:
+    """Return the nodes that the buffers `keys` depend on, in order."""
+    wanted = set(keys)
+    found = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.writes):
+            found.append(node)
+            wanted.update(node.reads)
+    return found[::-1]
 
 
 def _makes(node: Node, kernel: bool) -> bool:

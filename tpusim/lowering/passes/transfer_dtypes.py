@@ -20,8 +20,8 @@ from tpusim.lowering.operand_dtypes import (
     gather_dtypes,
     quantisation,
     reduced_dtype,
-    tensor_dtype,
     weight_in,
+    with_reduced_dtype,
 )
 from tpusim.lowering.passes.quantise import CATEGORY
 from tpusim.partition import (
@@ -42,18 +42,11 @@ def set_transfer_dtypes(
     Passes that quantise shards come first; `buffers` takes their results and the dtypes of copies.
     """
     gathers = gather_dtypes(nodes, dtypes)
-    sums = tensor_dtype(dtypes.of("reduce"), dtypes)
     passes: dict[str, ComputeNode] = {}
     result: list[Node] = []
     for node in nodes:
-        if isinstance(node, ComputeNode) and sums != COMPUTE:
-            op = (
-                _with_gradient_dtype(node.op, weights, sums)
-                if isinstance(node.op, Pointwise)
-                else node.op
-            )
-            after = tuple(_with_gradient_dtype(group, weights, sums) for group in node.epilogue)
-            node = replace(node, op=op, epilogue=after)
+        if isinstance(node, ComputeNode):
+            node = with_reduced_dtype(node, weights, dtypes)
         elif isinstance(node, CollectiveNode) and node.purpose is Purpose.GRADIENT:
             node = replace(node, dtype=reduced_dtype(node, dtypes))
         elif isinstance(node, CollectiveNode) and node.name in gathers:
@@ -154,12 +147,3 @@ def _pointwise_node(
 ) -> ComputeNode:
     split = tuple((dim, axes) for dim, axes in buffer.local.split().items() if axes)
     return ComputeNode(name=name, op=group, split=split, reads=(source,), writes=(made,))
-
-
-def _with_gradient_dtype(op: Pointwise, weights: frozenset[str], dtype: str) -> Pointwise:
-    """Return the group with its weight gradients in `dtype`."""
-    inputs, outputs = (
-        tuple(replace(t, dtype=dtype) if t.primal in weights else t for t in tensors)
-        for tensors in (op.inputs, op.outputs)
-    )
-    return replace(op, inputs=inputs, outputs=outputs)

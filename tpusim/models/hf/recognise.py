@@ -14,7 +14,10 @@ from tpusim.models.hf.families import (
     features,
     refused_as,
 )
-from tpusim.models.hf.json_file import shown
+from tpusim.models.hf.json_file import as_boolean, shown
+
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Keys of the part of a config that has the language model, among an encoder of images or sound."""
 
 _CROSS = "attention over another sequence"
 _NEAR = 0.85
@@ -25,12 +28,15 @@ _INACTIVE = (None, False, 0, 1, "absolute", "vision")
 alone may attend in both directions."""
 
 
-def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> HfFamily:
+def family_of(where: str, table: Mapping[str, Any], part: str = "") -> HfFamily:
     """Return the family that `architectures` and `model_type` of a config name.
+
+    That is of its language model: a model that reads images or sound besides, and is of no family
+    itself, is the one that its part names.
 
     where: the words that name the config in messages.
     table: its keys.
-    keys: its keys, with those of its parts.
+    part: the key of the part that has the language model; empty for none.
 
     Raise ModelError if the family is unknown or cannot be simulated yet, if the two disagree, and
     if keys ask for a feature that the family does not have.
@@ -40,9 +46,14 @@ def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> 
         raise ModelError(
             f"{where}: neither architectures nor model_type says what the model is; {_known()}"
         )
+    own_keys = keys = {**table, **table[part]} if part else table
+    if part and _named(name, kind) is None and not any(refused_as(name, kind)):
+        own = _architecture(where, table[part]), _type(where, table[part])
+        if any(own):
+            where, (name, kind), own_keys = f"{where}: {part}", own, table[part]
     _refuse(where, name, kind, keys)
-    family = _family(where, name, kind, keys)
-    _check_understood(where, family, keys)
+    family = _family(where, name, kind, own_keys)
+    _check_understood(where, family, own_keys)
     return family
 
 
@@ -112,7 +123,8 @@ def _requested(
     """Yield the features that the keys ask for, each with its key."""
     for what, names in asking.items():
         for key in names:
-            if keys.get(key) is True or keys.get(key) not in _INACTIVE:
+            value = as_boolean(keys.get(key))
+            if value is True or value not in _INACTIVE:
                 yield what, key
 
 
