@@ -9,6 +9,7 @@ import pytest
 from extent import thorough
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from reports import time_scale
 from search_spaces import MODEL, POD, space
 
@@ -132,6 +133,16 @@ def test_a_table_that_was_stored_is_read(table, tmp_path) -> None:  # type: igno
         assert mesh_heatmap_data(stored) == mesh_heatmap_data(table)
         steps = [ranked.step_time_s for ranked in ranking_data(stored)]
         assert steps == [ranked.step_time_s for ranked in ranking_data(table)]
+
+
+def test_names_of_axes_are_not_mathematics(table) -> None:  # type: ignore[no-untyped-def]
+    x, y = "$\\frac{$", "a$b$c"
+    renamed = table.rename(columns={"fsdp": x, "tensor": y})
+    for ax in (plot_mesh_heatmap(renamed, x=x, y=y), plot_ranking(renamed)):
+        FigureCanvasAgg(ax.figure).draw()
+        texts = ax.figure.findobj(Text)
+        assert [text for text in texts if x in text.get_text()]
+        assert not [text for text in texts if "$" in text.get_text() and text.get_parse_math()]
 
 
 CELLS: tuple[Any, ...] = (

@@ -163,8 +163,8 @@ def _label_axes(ax: "Axes", data: MeshHeatmap) -> None:
     ax.set_ylim(-0.52, len(data.ys) - 0.48)
     ax.set_xticks(range(len(data.xs)), [str(size) for size in data.xs])
     ax.set_yticks(range(len(data.ys)), [str(size) for size in data.ys])
-    ax.set_xlabel(f"{data.x} [devices]", color=INK)
-    ax.set_ylabel(f"{data.y} [devices]", color=INK)
+    ax.set_xlabel(f"{data.x} [devices]", color=INK, parse_math=False)
+    ax.set_ylabel(f"{data.y} [devices]", color=INK, parse_math=False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelcolor=INK, labelsize=9)
 
@@ -187,4 +187,6 @@ def _draw_key(ax: "Axes", data: MeshHeatmap) -> None:
         handles.append(Patch(label=text, hatch=MISFIT_HATCH, **misfit))
     place: Style = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.2}
     style: Style = {"fontsize": 9, "labelcolor": INK, "handlelength": 1.8, "columnspacing": 1.6}
-    ax.legend(handles=handles, ncols=2, frameon=False, **place, **style)
+    legend = ax.legend(handles=handles, ncols=2, frameon=False, **place, **style)
+    for label in legend.get_texts():
+        label.set_parse_math(False)
