@@ -25,10 +25,12 @@ SMALL = {
 }  # fmt: skip
 EXPERTS = {"decoder_block": "mixtral", "num_experts": 8, "num_experts_per_tok": 2}
 LATENT = {**EXPERTS, "decoder_block": "deepseek", "attention_type": "mla", "q_lora_rank": 64}
-WINDOWS = {"decoder_block": "gemma4", "sliding_window_size": 64}
+WINDOWS = {"decoder_block": "gemma4", "sliding_window_size": 64, "use_post_attn_norm": True,
+           "use_post_ffw_norm": True}  # fmt: skip
 SMALL_GEMMA = {
     "decoder_block": "gemma4_small", "sliding_window_size": 64, "use_double_wide_mlp": True,
     "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": 1024, "logits_via_embedding": True,
 }  # fmt: skip
 GPT_OSS = {**EXPERTS, "decoder_block": "gpt_oss", "sliding_window_size": 64,
            "inhomogeneous_layer_cycle_interval": 2, "attention_bias": True}  # fmt: skip
@@ -147,8 +149,8 @@ def _asking(key: str) -> dict[str, Any]:
             needed = NEEDED.get(
                 name, _asking(name) if name in {**noted(), **refused()} else {name: 2}
             )
-    latent = LATENT if "attention_type=mla" in feature.needs else {}
-    return {**latent, **needed, key: other}
+    blocks = {"attention_type=mla": LATENT, "decoder_block=gemma4_small": SMALL_GEMMA}
+    return {**blocks.get("".join(feature.needs), {}), **needed, key: other}
 
 
 @pytest.mark.parametrize("key", refused())
