@@ -104,9 +104,15 @@ def test_names_of_an_architecture_add_no_statement(count: int) -> None:
     """Two that would be one identifier are refused."""
     plan = planned(*PLAIN)[1]
     expected = shape(export_jax(Named(), plan, POD))
+    refused = 0
     for _, *names in named(count, 4):
-        source = export_jax(Named(names=tuple(names)), plan, POD)
-        assert shape(source) == expected, names
+        try:
+            source = export_jax(Named(names=tuple(names)), plan, POD)
+        except PlanError:  # two names that would be one, as below
+            refused += 1
+        else:
+            assert shape(source) == expected, names
+    assert refused <= count / 100
 
 
 @pytest.mark.parametrize(

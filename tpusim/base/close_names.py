@@ -15,7 +15,7 @@ LETTERS_PER_TYPO = 3
 LEAST_ALIKE = 0.6
 """The share of letters that two names have in common in their order, at least."""
 
-LONGEST_LIST = 200
+LONGEST_LIST = 180
 """Characters of a list of names."""
 
 _SEPARATORS = re.compile(r"[\s_./-]+")

@@ -247,10 +247,9 @@ def _model(given: Mapping[str, Any]) -> Architecture:
         raise ModelError(models.unknown(name))
     for key in required(Transformer):
         if key not in given:
-            zoo = ", ".join(models.names(Transformer))
             raise ModelError(
-                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
-                f"of the zoo ({zoo}), or hf with {wanted(['model', 'hf'])}"
+                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a "
+                f"published model (tpusim models lists them), or hf with {wanted(['model', 'hf'])}"
             )
     return Transformer(**given)
 
