@@ -202,6 +202,12 @@ def test_a_name_means_nothing_but_its_keys(name: str, tmp_path: Path) -> None:
         assert by_file.model.flat() | {"name": name} == known.model.flat()
 
 
+def test_gemma_4_e2b_is_the_same_model_by_its_keys() -> None:
+    """Its pattern of five layers hung on the name: 0.3688 s by its file, 0.3829 s by its name."""
+    by_keys = from_maxtext(None, _own_keys("gemma4-e2b"), pod="v5e-256").model
+    assert by_keys.flat() | {"name": ""} == ts.models.load("gemma4-e2b").flat() | {"name": ""}
+
+
 def _yaml(value: Any) -> str:
     return str(value).replace("True", "true").replace("False", "false")
 
