@@ -264,6 +264,28 @@ def test_an_override_holds_over_the_rules_of_the_file(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_rule_of_a_part_is_the_same_or_refused() -> None:
+    """MaxText 0.2.5 has rules of attention's and experts' own for dimensions that are one here."""
+    keys = {"ici_data_parallelism": 4}
+    alone = run(logical_axis_rules=[["embed", ["data"]]], **keys)
+    assert alone.plan.rules == {"embed": ("data",)}
+    assert alone.notes == (
+        "the rule of embed holds for embed_attn, embed_moe, embed_router, embed_vocab too, which "
+        "MaxText has rules for",
+    )
+    both = [["embed", ["data"]], ["embed_attn", ["data"]]]
+    assert run(logical_axis_rules=both, **keys).plan == alone.plan
+    with pytest.raises(ts.TpusimError, match="shards embed_attn otherwise than embed"):
+        run(logical_axis_rules=[["embed_attn", ["data"]]], **keys)
+
+
+def test_rules_of_a_model_are_read() -> None:
+    keys = {"model_name": "deepseek3-671b-2dfsdp", "ici_expert_parallelism": 8}
+    rules = from_maxtext(None, keys, pod="v5p-128").plan.rules
+    assert rules["mlp"] == rules["heads"] == ("expert",)
+    assert rules["embed"] == ("fsdp",)
+
+
 def test_an_axis_across_slices_shards_what_it_does_within() -> None:
     rules = run(num_slices=2, dcn_tensor_parallelism=2).plan.rules
     assert rules["mlp"] == rules["act_heads"] == rules["act_embed"] == ("dcn_tensor",)
