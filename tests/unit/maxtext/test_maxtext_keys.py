@@ -155,6 +155,11 @@ def test_dtypes_and_optimizer() -> None:
     assert {key: run(quantization=key).plan.dtypes.noise for key in ("", "int8", "fp8")} == {
         "": "", "int8": "u32", "fp8": "",
     }  # fmt: skip
+    assert run(quantization="int8", use_qwix_quantization=True).plan.dtypes.noise == ""
+    whole = run(quantization="int8", quantization_local_shard_count=0).plan.dtypes
+    assert (whole.of("matmul"), whole.of("matmul_dx"), whole.of("matmul_dw")) == (
+        "int8", "int8", "bf16"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
