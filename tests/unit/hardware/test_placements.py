@@ -333,7 +333,9 @@ def _place(way: Placement, at: dict[int, int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def test_axes_that_cannot_all_have_dimensions_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_axes_that_cannot_all_have_dimensions_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Eight axes on three dimensions need five cuts: what has fewer is ruled out at its root."""
     tried: list[int] = []
 
