@@ -74,18 +74,6 @@ class RepeatedSpans(NamedTuple):
 TimedEntry: TypeAlias = ActivitySpan | RepeatedSpans
 
 
-class RepeatedSpans(NamedTuple):
-    """Spans that follow each other `repeats` times, with the times and steps of the first."""
-
-    entries: "tuple[TimedEntry, ...]"
-    repeats: int
-    period_ps: int
-    period_steps: int
-
-
-TimedEntry: TypeAlias = ActivitySpan | RepeatedSpans
-
-
 class TrainingTimeline(NamedTuple):
     """What a run does, from 0 to its end without a gap.
 
