@@ -152,7 +152,10 @@ def test_a_published_transformer_is_changed_by_flat_keys() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("bert", "no model 'bert' in the zoo; did you mean 'bert-base' or 'bert-480b'"),
+        (
+            "bert",
+            "no model 'bert' in the zoo; did you mean 'bert-480b', 'bert-base' or 'bert-large'",
+        ),
         ("llama-3-70b", "did you mean 'llama3-70b'"),
         ("zzz", "no model 'zzz' in the zoo; `tpusim models` lists the "),
         (3, "no model 3 in the zoo"),
