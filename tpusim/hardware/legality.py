@@ -68,7 +68,7 @@ def _near_counts(rules: SliceRules, chips: int) -> str:
     shapes = [f"{format_shape(default_shape(rules, count))} ({count} chips)" for count in near]
     if several > 1 and not left:
         shapes.append(f"num_slices = {several} of {format_shape(default_shape(rules, counts[-1]))}")
-    return f"nearest are {' and '.join(shapes)}"
+    return f"nearest are {', '.join(shapes[:-1])} and {shapes[-1]}"
 
 
 def _not_twistable(rules: SliceRules, dims: Dims) -> str:
