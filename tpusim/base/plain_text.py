@@ -47,6 +47,11 @@ def presentable(text: str) -> str:
             text = long.sub(lambda found: plain(found[0], LONGEST_QUOTE), text)
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[:LONGEST_MESSAGE]}…"
+    return visible_lines(text)
+
+
+def visible_lines(text: str) -> str:
+    """Return lines of text with U+FFFD for what cannot be shown, each of any length."""
     return "\n".join(map(visible, text.split("\n")))
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.json_text import json_text
+from tpusim.base.plain_text import visible
 from tpusim.base.text_files import write_files
 from tpusim.base.text_width import unbroken
 from tpusim.cli.progress import drawn, now_and_then
@@ -62,7 +63,7 @@ def show_search(
         return nullcontext(lambda state: None)
     if not sys.stderr.isatty():
         return nullcontext(now_and_then(lambda state: _line(state, unit)))
-    print(f"search      {counted}", file=sys.stderr, flush=True)
+    print(visible(f"search      {counted}"), file=sys.stderr, flush=True)
     return _progress_bar(unit)
 
 

@@ -13,6 +13,7 @@ import typer
 from tpusim.base.collection import garbage_collector_on
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
+from tpusim.base.plain_text import visible
 from tpusim.base.text_width import printed_on, wrapped
 from tpusim.cli.app import (
     INTERRUPTED,
@@ -108,7 +109,7 @@ def sweep(
     refused = list(refused_kinds(table, kinds(space)))
     code = REFUSED if refused else 0
     if as_csv or as_json:
-        print("".join(f"{line}\n" for line in refused), end="", file=sys.stderr)
+        print("".join(f"{visible(line)}\n" for line in refused), end="", file=sys.stderr)
         return sweep_json(table) if as_json else frame_csv(table).rstrip("\n"), code
     where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
     head = (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
+from tpusim.base.plain_text import visible
 from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
 from tpusim.report import plot_training, training_data
@@ -21,7 +22,7 @@ def training_results(
     """Yield the training run of each file; raise PlanError for a file without a section [train]."""
     for number, path in enumerate(paths, start=1):
         if len(paths) > 1 and not quiet:
-            print(f"run {number} of {len(paths)}: {path}", file=sys.stderr, flush=True)
+            print(visible(f"run {number} of {len(paths)}: {path}"), file=sys.stderr, flush=True)
         run = read_one_plan(path, settings)
         with blame(run.where):
             if run.train is None:

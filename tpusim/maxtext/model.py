@@ -20,6 +20,7 @@ class DecoderBlock:
     pattern: of a window's layers, each so many-th sees all keys; the first of these numbers that
         divides the layers, or the first one. Empty where the block has no window.
     cycle: a scanned block has `inhomogeneous_layer_cycle_interval` layers, the pattern among them.
+    attention_type: the `attention_type`s that its layers have; they read no other one.
     moe: the block has experts, if there is more than one.
     shared: the key of the width of its shared experts, where it has some.
     """
@@ -29,11 +30,9 @@ class DecoderBlock:
     layers: int = 1
     pattern: Sequence[int] = ()
     cycle: bool = False
+    attention_type: Sequence[str] = ("global",)
     moe: bool = False
     shared: str = ""
-
-
-_WINDOW_OF_ATTENTION = {"global": 0, "local_sliding": 1, "mla": 0, "full": 0}
 
 
 def model_of(config: MaxTextConfig) -> Transformer:
@@ -167,18 +166,20 @@ def _mlp(config: MaxTextConfig) -> dict[str, Any]:
 
 
 def _windows(config: MaxTextConfig, block: DecoderBlock, layers: int) -> dict[str, Any]:
-    """Return the window of local layers: of those blocks that have them, or of all layers."""
-    window = config.size("sliding_window_size", least=0)
-    local = config.choice("attention_type", _WINDOW_OF_ATTENTION)
-    if not block.pattern and not local:
+    """Return the window of local layers, for those blocks that have some."""
+    window, type_ = config.size("sliding_window_size", least=0), config.text("attention_type")
+    if type_ not in block.attention_type:
+        raise config.fault(
+            f"attention_type is {shown(type_)}, but the layers of decoder_block "
+            f"{config.text('decoder_block')} do not read it; write {block.attention_type[0]}"
+        )
+    if not block.pattern:
         return {}
     if not window:
         raise config.fault(
-            "sliding_window_size is 0, but its decoder_block or attention_type has local layers; "
-            "write the keys that they see, such as 4096"
+            "sliding_window_size is 0, but its decoder_block has local layers; write the keys that "
+            "they see, such as 4096"
         )
-    if not block.pattern:
-        return {"window": window, "global_every": 0}
     every = next((each for each in block.pattern if layers % each == 0), block.pattern[0])
     cycle = config.size("inhomogeneous_layer_cycle_interval")
     if block.cycle and config.flag("scan_layers") and (cycle % every or layers % cycle):

@@ -22,6 +22,8 @@ _TABLE_EXAMPLES = {
 """An example of each field that is a table."""
 
 _AXIS = re.compile(r"\s*(?P<axis>\S.*?)\s*(?:=\s*(?P<size>[0-9]+))?\s+on\s+(?P<parts>\S.*?)\s*")
+_SEPARATOR = re.compile(r"[\s+,;=·]")
+"""What stands between axes, or between an axis and its size or place, where they are text."""
 _EXAMPLE = "'fsdp on y,z; tensor on x'"
 
 
@@ -61,6 +63,11 @@ class Sharding:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
             check_name("plan.mesh", axis)
+            if found := _SEPARATOR.search(axis):
+                raise PlanError(
+                    f"plan.mesh has the axis {axis!r}, and {found[0]!r} separates axes in tables "
+                    "and placements; write _ or - in its name"
+                )
             check_positive(f"plan.mesh.{axis}", size)
         for key, rule in self.rules.items():
             _check_rule(f"plan.rules.{key}", rule)
