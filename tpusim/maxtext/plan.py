@@ -94,6 +94,12 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
         qwix = config.flag("use_qwix_quantization")
         found |= {"gather_dtype": "int8", "quantisation_noise": "" if qwix else "u32"}
         if not qwix and config.table["quantization_local_shard_count"] == 0:
+            if dtype != "bf16":
+                raise config.fault(
+                    "quantization_local_shard_count is 0 with quantization=int8 and dtype=float32, "
+                    "so that f32 and int8 multiply beside each other, which cannot be simulated; "
+                    "write dtype=bfloat16"
+                )
             found["matmul_dtype_dw"] = dtype
     if config.size("gradient_accumulation_steps") > 1:
         found["accumulator_dtype"] = weights
