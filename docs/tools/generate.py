@@ -120,6 +120,9 @@ class Key(NamedTuple):
     meaning: str
 
 
+NEEDED_IN_FILES = ("mesh",)
+"""Keys that Python may leave out, where a search chooses them."""
+
 HF = Key("hf", "text", "", "", MODEL_MEANINGS.pop("hf"))
 
 
@@ -162,7 +165,7 @@ def kind_of(hint: Any) -> str:
 def default_of(field: "Field[Any]") -> str:
     """The default of a field as TOML would have it."""
     value = field.default if field.default_factory is MISSING else field.default_factory()
-    if value is MISSING:
+    if value is MISSING or field.name in NEEDED_IN_FILES:
         return "needed"
     if value is None:
         return ""

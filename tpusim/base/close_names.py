@@ -4,7 +4,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
-MOST_CLOSE = 2
+MOST_CLOSE, MOST_LONGER = 2, 4
+"""Names that are offered for a misspelling, and for an abbreviation."""
+
 LEAST_PREFIX = 3
 """Letters of an abbreviation, at least."""
 
@@ -13,7 +15,7 @@ LETTERS_PER_TYPO = 3
 LEAST_ALIKE = 0.6
 """The share of letters that two names have in common in their order, at least."""
 
-LONGEST_LIST = 200
+LONGEST_LIST = 180
 """Characters of a list of names."""
 
 _SEPARATORS = re.compile(r"[\s_./-]+")
@@ -21,7 +23,7 @@ _DIGIT, _DIGITS = re.compile(r"\d"), re.compile(r"\d+")
 
 
 def close_names(name: str, valid: Iterable[str]) -> list[str]:
-    """Return the valid names that `name` is a misspelling or an abbreviation of, at most two.
+    """Return the valid names that `name` is a misspelling or an abbreviation of, the nearest first.
 
     A misspelling has a few letters more, fewer, exchanged or swapped: one for three letters of the
     name, and at most three. What is only the nearest of all is none, and nor is another number
@@ -42,10 +44,22 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     found = [each for each in ranked if _is_typo(asked, bare[each], bare.values())]
     found.sort(key=lambda each: (_distance(asked, bare[each]), each))
     if not found and len(asked) >= LEAST_PREFIX:
-        short = [each for each in names if _abbreviates(asked, each)]
+        short = abbreviated(name, names)
         long = [each for each in ranked if _is_longer(name, each)]
-        found = (short if len(short) <= MOST_CLOSE else []) or long
+        return (short if len(short) <= MOST_LONGER else []) or long[:MOST_CLOSE]
     return found[:MOST_CLOSE]
+
+
+def abbreviated(name: str, valid: Iterable[str]) -> list[str]:
+    """Return the valid names that begin with `name`, or have it as one of their words, sorted.
+
+    >>> abbreviated("llama", ["llama2-7b", "llama2-13b", "palm-8b"])
+    ['llama2-13b', 'llama2-7b']
+    """
+    asked = _bare(name)
+    if len(asked) < LEAST_PREFIX:
+        return []
+    return [each for each in sorted(set(valid)) if _abbreviates(asked, each)]
 
 
 def listed(names: Sequence[str], like: str = "") -> str:

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from tpusim.base.errors import CompileError
+from tpusim.base.plain_text import plain
 from tpusim.compiler import cache as program_cache
 from tpusim.compiler.compile_apart import check_time_limit, compile_apart
 from tpusim.compiler.compile_request import CalledBackError
@@ -353,7 +354,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def _report_progress(what: str, done: Event, start: float) -> None:
-    terminal = sys.stderr.isatty()
+    terminal, what = sys.stderr.isatty(), plain(what)
     if done.wait(PROGRESS_DELAY):
         return
     if not terminal:

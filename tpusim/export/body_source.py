@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from tpusim.export.library_source import library_names
 from tpusim.export.names import (
     check_distinct,
     function_name,
@@ -81,6 +82,9 @@ class StepBodies:
                 )
             ]
         value = expression(op, context)
+        function = op.function.name if isinstance(op, Pointwise) and op.function else ""
+        if function not in library_names() and value.startswith(f"{function}("):
+            raise unsaid(op.name, f"the function {function}")
         besides = made_besides(op, context)
         if len(op.outputs) == 1 and not besides:
             return self._result(op.outputs[0], value, op.name)

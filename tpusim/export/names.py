@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tpusim.base.errors import PlanError
-from tpusim.base.plain_text import visible
+from tpusim.base.plain_text import visible_lines
 from tpusim.export.library_source import library_names, step_names
 from tpusim.graph import COMPUTE, TILE, Tensor
 from tpusim.partition import Layout
@@ -23,7 +23,7 @@ DTYPES = {
 
 TAKEN = {
     "w", "jax", "jnp", "lax", "loss", "tiles", "shard", "LEARNING_RATE", "MICROBATCHES", "REPEATS",
-    "STAGES", "TARGETS_SHAPE", "TARGETS_SPEC",
+    "STAGES", "TARGETS_SHAPE", "TARGETS_SPEC", "_", "targets", "batch", "parts", "states", "chunk",
 }  # fmt: skip
 """Names that an exported program has besides its tensors, its sizes and those of the library."""
 
@@ -45,7 +45,7 @@ def quoted(text: str) -> str:
 
 def docstring(text: str) -> str:
     """Return lines of text as a docstring; U+FFFD stands for characters that cannot be shown."""
-    shown = "\n".join(map(visible, text.split("\n"))).replace("\\", "\\\\")
+    shown = visible_lines(text).replace("\\", "\\\\")
     return f'"""{_BEFORE_QUOTE_OR_END.sub(chr(92) + chr(34), shown)}"""'
 
 
@@ -73,7 +73,8 @@ def target_name(ids: Tensor) -> str:
 
 def function_name(scope: str) -> str:
     """Return the name of the function of a layer: `image_layer` of `image/layer`."""
-    return _identifier(scope)
+    made = _identifier(scope)
+    return f"{made}_" if made == "x" else made  # its argument, where it is called in a lambda
 
 
 def local_name(scan: str) -> str:

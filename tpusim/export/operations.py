@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
+from keyword import iskeyword
 from string import ascii_letters, ascii_lowercase
 
 from tpusim.base.errors import PlanError
-from tpusim.export.library_source import library_names
 from tpusim.export.names import (
     call,
     constant_name,
@@ -250,8 +250,9 @@ def called(of: Function, given: list[str], *more: str, last: str = "") -> str:
 
     more: arguments that follow the operands. last: that which follows all.
     """
-    if of.name not in library_names() or not all(name.isidentifier() for name, _ in of.constants):
-        raise PlanError(f"the function {of} is none of tpusim's library, so it has no JAX")
+    words = (of.name, *(name for name, _ in of.constants))
+    if not all(word.isidentifier() and not iskeyword(word) for word in words):
+        raise PlanError(f"the function {of} has a name that is no identifier, so it has no JAX")
     sizes = [constant_name(value) for _, value in of.constants if isinstance(value, str)]
     others = [f"{n}={v}" for n, v in of.constants if v and not isinstance(v, str)]
     return call(of.name, *given, *more, *sizes, *others, *filter(None, (last,)))

@@ -6,6 +6,7 @@ from math import prod
 
 from tpusim.base.errors import ModelError
 from tpusim.base.phase import Phase
+from tpusim.base.plain_text import plain
 from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution
@@ -119,7 +120,7 @@ class Graph:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={size}" for name, size in self.dims)
-        return "\n".join([f"graph {self.name}: {sizes}", *_lines(self.ops, "  ")])
+        return "\n".join([f"graph {plain(self.name)}: {sizes}", *_lines(self.ops, "  ")])
 
     def model_flops(self) -> int:
         """Return the FLOPs that the model needs for this graph, without recomputation."""

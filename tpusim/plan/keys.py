@@ -35,7 +35,7 @@ class PlanKeys(TypedDict, total=False):
     policy and the name, or the groups.
     """
 
-    mesh: Required[Mapping[str, int]]
+    mesh: Mapping[str, int]
     seq_len: int
     global_batch: Required[int]
     microbatches: int

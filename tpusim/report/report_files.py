@@ -5,9 +5,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import FileError, PlanError
+from tpusim.base.errors import PlanError
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import blame_writing, path_of, write_files
+from tpusim.base.text_files import blame_writing, make_folder, path_of, write_files
 from tpusim.program import program_text
 from tpusim.report.result_json import document
 from tpusim.results import PlanResult, Result
@@ -87,7 +87,7 @@ def as_maxtext(result: Result) -> PlanResult | None:
     """
     if not isinstance(result, PlanResult) or not result.model.measured:
         return None
-    if "style" not in dict(result.assumed()):
+    if "style" not in dict(result.defaults()):
         return None
     try:
         return _with(result, style="maxtext")
@@ -104,10 +104,8 @@ def _with(result: PlanResult, **keys: str) -> PlanResult:
 def check_folder(folder: Path) -> None:
     """Raise FileError unless files can be written into `folder`; leave nothing of the trial."""
     with blame_writing(folder):
-        if folder.is_file():
-            raise FileError(f"{folder} is a file; give a folder to write the report to")
         made = [part for part in (folder, *folder.parents) if not part.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with TemporaryFile(dir=folder):
             pass
         for part in made:

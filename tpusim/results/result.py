@@ -14,6 +14,7 @@ from tpusim.accuracy import ErrorRange
 from tpusim.base.errors import PlanError
 from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
+from tpusim.base.plain_text import plain
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CostedProgram, cost_classes, cost_programs
@@ -214,7 +215,7 @@ class Result(ABC):
             )
         return self.adviser(self)
 
-    def assumed(self) -> tuple[tuple[str, str], ...]:
+    def defaults(self) -> tuple[tuple[str, str], ...]:
         """Return keys that have their defaults and decide, each with what it means, in words."""
         return ()
 
@@ -245,7 +246,7 @@ class Result(ABC):
     @property
     def title(self) -> str:
         """The model or program, and the slice."""
-        return f"{self.name} on {self.pod}"
+        return f"{plain(self.name)} on {self.pod}"
 
     @property
     def program(self) -> Program:

@@ -233,7 +233,7 @@ def wanted(path: Sequence[str]) -> str:
             return "the least and the most chips of a slice, such as [2048, 6144]"
         case ["search", "num_slices", *_]:
             return "a list of numbers of slices, such as [1, 2, 4]"
-        case ["search", "axes", *_]:
+        case ["sweep" | "search", "axes", *_]:
             return 'a list of axes, such as ["data", "fsdp", "tensor"]'
         case ["search", "at_most", *_]:
             return _READ_TYPES[Mapping[str, float]][1]
@@ -320,7 +320,7 @@ def run_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", PLAN_KEYS.needed), ...),
+        plan=(_section("plan", ("mesh", *PLAN_KEYS.needed)), ...),
         input=(_section("input"), None),
         measured=(_section("measured", required(Measured)), None),
     )
@@ -350,7 +350,7 @@ def sweep_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", _needed_besides_mesh()), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
         sweep=(_section("sweep", vary=_vary()), ...),
     )
@@ -367,11 +367,7 @@ def search_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), None),
         model=(_section("model"), ...),
-        plan=(_section("plan", _needed_besides_mesh()), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
         search=(_section("search", vary=_vary()), ...),
     )
-
-
-def _needed_besides_mesh() -> list[str]:
-    return [key for key in PLAN_KEYS.needed if key != "mesh"]

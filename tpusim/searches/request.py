@@ -6,10 +6,26 @@ from typing import Any
 
 from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice, parse_slice
+from tpusim.models import Architecture
 from tpusim.plan import Plan
 from tpusim.searches.best import PROVED
 from tpusim.searches.plan_space import PlanSpace
 from tpusim.searches.slices import slices_of
+
+HOW = ("objective", "top", "at_most", "method", "starts", "seed")
+"""The arguments of `search` besides model, space and what simulates."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSearch:
+    """What a section [search] asks for: `ts.search(model, asked.space, **asked.how)`.
+
+    space: of the file's model.
+    how: further arguments of `search`, by name: the objective, limits, the number of plans.
+    """
+
+    space: PlanSpace
+    how: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +70,17 @@ class SearchRequest:
     starts: int = 4
     seed: int = 0
 
-    def space(self, base: Plan, pod: Slice | None) -> PlanSpace:
-        """Return the space. Raise as `PlanSpace` and `slices_of` do.
+    def asked(self, model: Architecture, base: Plan, pod: Slice | None) -> "AskedSearch":
+        """Return the space and the other arguments of `search`.
 
-        base: the plan that it varies.
+        base: the plan that the space varies.
         pod: the slice of [slice], if there is one.
-        """
-        return PlanSpace(
-            base=base,
-            slices=self._slices(pod),
-            axes=self.axes,
-            meshes=self.meshes,
-            most=self.most,
-            vary=self.vary,
-        )
 
-    @property
-    def how(self) -> Mapping[str, Any]:
-        """The arguments of `search` besides model, space and what simulates."""
-        names = ("objective", "top", "at_most", "method", "starts", "seed")
-        return {name: getattr(self, name) for name in names}
+        Raise as `PlanSpace` and `slices_of` do.
+        """
+        fields = {name: getattr(self, name) for name in ("axes", "meshes", "most", "vary")}
+        space = PlanSpace(base=base, slices=self._slices(pod), **fields).of(model)
+        return AskedSearch(space, {name: getattr(self, name) for name in HOW})
 
     def _slices(self, pod: Slice | None) -> Sequence[Slice]:
         given = [bool(self.slices), bool(self.generations), pod is not None]

@@ -90,6 +90,10 @@ CASES = {
         model(WIDE, attention="flash", heads=8, kv_heads=1),
         plan({"fsdp": 2, "tensor": 4}, 128, 4, remat="dots"),
     ),
+    "one matrix of grouped queries": (
+        model(WIDE, attention="flash", heads=8, kv_heads=4, fused_qkv=True, qkv_bias=True),
+        plan({"fsdp": 2, "tensor": 4}, 128, 4, remat="full"),
+    ),
     "microbatches": (
         model(),
         plan({"fsdp": 8}, global_batch=16, microbatches=2, moment_dtype="bf16"),
