@@ -26,8 +26,9 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     """Return the valid names that `name` is a misspelling or an abbreviation of, the nearest first.
 
     A misspelling has a few letters more, fewer, exchanged or swapped: one for three letters of the
-    name, and at most three; names of three letters have none exchanged. What is only the nearest of all is none, and nor is another number
-    where names differ in their numbers only, as versions and sizes do.
+    name (of three letters none is exchanged), and at most three. What is only the nearest of all is
+    none, and nor is another number where names differ in their numbers only, as versions and sizes
+    do.
 
     >>> close_names("fdsp", ["fsdp", "tensor"]), close_names("steps", ["style", "seed"])
     (['fsdp'], [])
