@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from commands import run
+from commands import LONGEST_SENTENCE, run
 from compiler_parts import HloParser
 from fuzz_inputs import BASES, result_text
 from fuzz_values import toml_text
@@ -33,7 +33,6 @@ MOST_WALL_S = 120
 TICK_CPU_S = 2
 """The CPU seconds that threads can use in a second: more are the clock's error."""
 MOST_BYTES = 2 * 2**30
-LONGEST_SENTENCE = 1500
 NO_NUMBER = re.compile(r"(?<![\w-])(nan|-?inf|None|NaT)(?![\w-])")
 PYTHONS_OWN = re.compile("unexpected keyword argument|missing [0-9]+ required")
 """What Python itself says of a call whose keywords are not those of the function."""
@@ -133,7 +132,7 @@ def _python(data: bytes) -> str:
     try:
         result = eval(data.decode(), scope)
     except TpusimError as error:
-        _check_sentence(str(error))
+        _check_sentence(str(error), Path())
         return "refused"
     except TypeError as error:
         if not PYTHONS_OWN.search(str(error)):
@@ -155,7 +154,7 @@ def _command(kind: str, data: bytes, folder: Path) -> str:
         assert said.startswith("error: "), said
         assert said.count("\n") == 1, said
         assert out.getvalue() == ""
-        _check_sentence(said.strip("\n"))
+        _check_sentence(said.strip("\n"), folder)
         assert " object at 0x" not in said, said
         return "refused"
     assert code in ((0, 3) if kind == "sweep" else (0,)), (code, said, out.getvalue()[-2000:])
@@ -188,9 +187,10 @@ def _no_constant(name: str) -> float:
     raise AssertionError(f"{name} in JSON")
 
 
-def _check_sentence(text: str) -> None:
-    assert text.strip(), "an empty message"
-    assert len(text) <= LONGEST_SENTENCE, f"a message of {len(text)} characters: {text[:300]}"
+def _check_sentence(text: str, folder: Path) -> None:
+    said = text.replace(f"{folder}/", "")
+    assert said.strip(), "an empty message"
+    assert len(said) <= LONGEST_SENTENCE, f"a message of {len(said)} characters: {said[:300]}"
     assert not CONTROL.search(text), f"control characters in {text!r}"
 
 

@@ -15,7 +15,7 @@ LETTERS_PER_TYPO = 3
 LEAST_ALIKE = 0.6
 """The share of letters that two names have in common in their order, at least."""
 
-LONGEST_LIST = 200
+LONGEST_LIST = 180
 """Characters of a list of names."""
 
 _SEPARATORS = re.compile(r"[\s_./-]+")
@@ -44,10 +44,22 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     found = [each for each in ranked if _is_typo(asked, bare[each], bare.values())]
     found.sort(key=lambda each: (_distance(asked, bare[each]), each))
     if not found and len(asked) >= LEAST_PREFIX:
-        short = [each for each in names if _abbreviates(asked, each)]
+        short = abbreviated(name, names)
         long = [each for each in ranked if _is_longer(name, each)]
         return (short if len(short) <= MOST_LONGER else []) or long[:MOST_CLOSE]
     return found[:MOST_CLOSE]
+
+
+def abbreviated(name: str, valid: Iterable[str]) -> list[str]:
+    """Return the valid names that begin with `name`, or have it as one of their words, sorted.
+
+    >>> abbreviated("llama", ["llama2-7b", "llama2-13b", "palm-8b"])
+    ['llama2-13b', 'llama2-7b']
+    """
+    asked = _bare(name)
+    if len(asked) < LEAST_PREFIX:
+        return []
+    return [each for each in sorted(set(valid)) if _abbreviates(asked, each)]
 
 
 def listed(names: Sequence[str], like: str = "") -> str:

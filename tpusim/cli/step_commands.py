@@ -16,7 +16,6 @@ from tpusim.cli.app import (
     FoldOption,
     FullCode,
     PageOption,
-    PlanCommand,
     Quiet,
     ReportFolder,
     RunFile,
@@ -33,6 +32,7 @@ from tpusim.cli.app import (
     tried_folder,
     with_files,
 )
+from tpusim.cli.help import PlanCommand
 
 if TYPE_CHECKING:
     from tpusim.plan import MeasuredStage
@@ -65,7 +65,7 @@ def simulate(
     ] = None,
     pod: Annotated[str | None, option("--slice", "NAME", "With --maxtext: v5e-256.")] = None,
     verbose: Annotated[
-        bool, option("--verbose", None, "With --maxtext: list all keys that are ignored.")
+        bool, option("--verbose", None, "With --maxtext: list the ignored keys, and why.")
     ] = False,
     without: WithoutPass = None,
     as_json: AsJson = False,
@@ -91,6 +91,7 @@ def advise(
     settings: RunSettings = None,
     top: Annotated[int | None, option("--top", "N", "Changes of each kind to show.")] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save."""
     from tpusim.runfile import read_one_plan
@@ -101,19 +102,19 @@ def advise(
     given = read_one_plan(run, settings or ())
     with blame(given.where):
         found = simulate(given.model, given.plan, given.pod, input=given.input).advice()
-    if as_json:
-        return json_text(found.facts())
-    return str(found if top is None else found.shown(top))
+    text = json_text(found.facts()) if as_json else str(found if top is None else found.shown(top))
+    return printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command()
 def train(
     runs: Annotated[
-        list[str], argument("RUN.toml...", "Runs with a section [train]; several compare.")
+        list[str], argument("RUN.toml", "Runs with a section [train]; several compare.")
     ],
     out: Annotated[str | None, option("--out", "DIR", "Also write JSON and figure there.")] = None,
     settings: RunSettings = None,
-    as_json: Annotated[bool, option("--json", None, "Print JSON.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Simulate a training run: start-up, steps, evaluations, checkpoints, time and cost."""
     from tpusim.cli.train_command import training_results, training_table, write_training
@@ -121,14 +122,15 @@ def train(
     if out is not None and len(runs) > 1:
         raise PlanError(f"--out is for one run, and {len(runs)} are given; give one of them")
     folder = tried_folder(out, "report")
-    found = list(training_results(runs, settings or ()))
+    found = list(training_results(runs, settings or (), quiet=quiet))
     first = found[0][1]
     if as_json:
         facts = [result.facts() for _, result in found]
         answer = json_text(facts[0] if len(facts) == 1 else facts)
     else:
         answer = str(first) if len(found) == 1 else training_table(found)
-    return with_files(answer, folder, partial(write_training, first), as_json=as_json)
+    text = with_files(answer, folder, partial(write_training, first), as_json=as_json)
+    return printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command("input-rate")

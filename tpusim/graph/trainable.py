@@ -21,11 +21,8 @@ from tpusim.graph.graph import Graph
 from tpusim.graph.matrices import layer_matrices
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
-from tpusim.graph.tensor import Tensor, TensorRole
+from tpusim.graph.tensor import ADAPTER_RANK, Tensor, TensorRole
 from tpusim.graph.tiled_loss import with_tensors
-
-ADAPTER_RANK = "adapter_rank"
-"""The dimension between the two matrices of an adapter, which no other weight has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpusim.hardware import Slice
+from tpusim.maxtext.adapters import adapters_of
 from tpusim.maxtext.config import MaxTextConfig
 from tpusim.maxtext.logical_axes import rules_of
 from tpusim.maxtext.mesh import mesh_of
@@ -40,6 +41,7 @@ def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
         **_context_of(config, mesh),
         **_attention_kernel_of(config),
         **_update_of(config, mesh),
+        **adapters_of(config, model),
     }
     return Plan(**given)
 

@@ -42,6 +42,11 @@ def remat_of(config: MaxTextConfig, model: Transformer) -> Saved:
         return "full", (), _our_names(POLICIES["offloaded"][policy], config, model)
     if policy in POLICIES["saved"]:
         return "full", _our_names(POLICIES["saved"][policy], config, model), ()
+    if policy in POLICIES["refused"]:
+        raise config.fault(
+            f"remat_policy {policy} saves {POLICIES['refused'][policy]}, which cannot be "
+            "simulated; write minimal, or minimal_with_context"
+        )
     known = (name for part in POLICIES.values() for name in (*part, "custom"))
     raise config.fault(
         f"remat_policy is {shown(policy)}, which cannot be simulated; {nearest(policy, known)}"

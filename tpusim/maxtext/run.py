@@ -39,13 +39,17 @@ def from_maxtext(
 ) -> SimulationRun:
     """Return the run of a MaxText config: its model, plan and slice, and notes on differences.
 
+    Each key is read, noted where it asks for a small feature that is not modelled, refused where it
+    asks for one that changes a step more, or ignored as no step depends on it. `counts` of the run
+    says the FLOPs of its step as MaxText counts them.
+
     config: the path of a config, or None (or `defaults`) for MaxText's own.
     overrides: `key=value` texts as on MaxText's command line, or a table. They hold over what
         `model_name` stands for, that over the file, and the file over MaxText's defaults.
     pod: the slice, such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`; or a `Slice`,
         with as many slices as it has.
     settings: changes of the plan beyond MaxText's keys, such as `plan.lowering=ideal`.
-    verbose: the notes list all keys that are ignored.
+    verbose: the notes list all keys that are ignored, by the reason.
 
     Raise a TpusimError of one sentence for a file that cannot be read, an override of a key that
     does not exist, wrong or contradicting values, and what cannot be simulated.

@@ -215,7 +215,7 @@ class Result(ABC):
             )
         return self.adviser(self)
 
-    def assumed(self) -> tuple[tuple[str, str], ...]:
+    def defaults(self) -> tuple[tuple[str, str], ...]:
         """Return keys that have their defaults and decide, each with what it means, in words."""
         return ()
 

@@ -109,7 +109,7 @@ def _with_cure(
 ) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
     """Return a sentence with what to write, and the keys of the plan."""
     if not tables:
-        return f"{what}; no rule and no mesh that was tried changes this", {}
+        return f"{what}; nothing that was tried changes this", {}
     written = (
         f"[plan.{key}] {', '.join(toml_pairs(table))}" for key, table in _changed(plan, tables)
     )

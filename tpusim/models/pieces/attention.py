@@ -44,7 +44,7 @@ class AttentionForm:
     bias: projections of queries, keys and values have one.
     out_bias: so has the projection of the result.
     keys_as_values: one projection makes keys and values.
-    fused_qkv: one projection makes queries, keys and values, which have as many heads.
+    fused_qkv: one projection makes queries, keys and values.
     dropout: probabilities are dropped, where attention is not a kernel (kernels have none).
     """
 
@@ -131,6 +131,9 @@ def _seen_of_one(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor:
 
     A kernel's operands are copied out of the product; whatever else reads a part takes a slice.
     """
+    if _kv_heads(w) != w.dim("heads"):
+        q, k, v = _grouped_parts(w, x, _kv_heads(w), form)
+        return seen(w, _prepared(w, "q", q, form), _prepared(w, "k", k, form), v, form)
     w.size(qkv=len("qkv"))
     made = w.dense("wqkv", x, "qkv", "heads", "head_dim", out="qkv")
     if form.bias:
@@ -143,6 +146,30 @@ def _seen_of_one(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor:
     q, k, v = parts = tuple(w.tensor(name, dims) for name in "qkv")
     w.write(Pointwise(f"{w.prefix}qkv_parts", (made,), parts, 0.0, keeps="", function=PARTS))
     return seen(w, _prepared(w, "q", q, form), _prepared(w, "k", k, form), v, form)
+
+
+def _grouped_parts(
+    w: GraphWriter, x: Tensor, kv_heads: str, form: AttentionForm
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the one projection of grouped queries, and return queries, keys and values.
+
+    Each head of keys and values lies behind the queries that share it, so a device that has whole
+    groups takes its parts of the product where they are.
+    """
+    group = w.extent("heads") // w.extent(kv_heads)
+    w.size(q_group=group, qkv_group=group + 2)
+    made = w.dense("wqkv", x, kv_heads, "qkv_group", "head_dim", out="qkv")
+    if form.bias:
+        made = biased(w, "wqkv", made, *made.dims[-3:])
+    *tokens, width = made.dims[:3] + made.dims[4:]
+    parts = (
+        w.tensor("q_groups", (*tokens, "q_group", width)),
+        *(w.tensor(name, (*tokens, width)) for name in "kv"),
+    )
+    of = function("group_parts")
+    w.write(Pointwise(f"{w.prefix}qkv_parts", (made,), parts, 0.0, keeps="", function=of))
+    q = w.reshape("q", parts[0], (*made.dims[:2], "heads", "head_dim"))
+    return q, parts[1], parts[2]
 
 
 def _kv_heads(w: GraphWriter) -> str:
