@@ -26,8 +26,9 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     """Return the valid names that `name` is a misspelling or an abbreviation of, the nearest first.
 
     A misspelling has a few letters more, fewer, exchanged or swapped: one for three letters of the
-    name, and at most three. What is only the nearest of all is none, and nor is another number
-    where names differ in their numbers only, as versions and sizes do.
+    name (of three letters none is exchanged), and at most three. What is only the nearest of all is
+    none, and nor is another number where names differ in their numbers only, as versions and sizes
+    do.
 
     >>> close_names("fdsp", ["fsdp", "tensor"]), close_names("steps", ["style", "seed"])
     (['fsdp'], [])
@@ -44,10 +45,22 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     found = [each for each in ranked if _is_typo(asked, bare[each], bare.values())]
     found.sort(key=lambda each: (_distance(asked, bare[each]), each))
     if not found and len(asked) >= LEAST_PREFIX:
-        short = [each for each in names if _abbreviates(asked, each)]
+        short = abbreviated(name, names)
         long = [each for each in ranked if _is_longer(name, each)]
         return (short if len(short) <= MOST_LONGER else []) or long[:MOST_CLOSE]
     return found[:MOST_CLOSE]
+
+
+def abbreviated(name: str, valid: Iterable[str]) -> list[str]:
+    """Return the valid names that begin with `name`, or have it as one of their words, sorted.
+
+    >>> abbreviated("llama", ["llama2-7b", "llama2-13b", "palm-8b"])
+    ['llama2-13b', 'llama2-7b']
+    """
+    asked = _bare(name)
+    if len(asked) < LEAST_PREFIX:
+        return []
+    return [each for each in sorted(set(valid)) if _abbreviates(asked, each)]
 
 
 def listed(names: Sequence[str], like: str = "") -> str:
@@ -78,7 +91,10 @@ def _is_typo(asked: str, valid: str, names: Collection[str]) -> bool:
     alike = sum(_DIGITS.sub("0", each) == _DIGITS.sub("0", valid) for each in names)
     if alike > 1 and next(digits) != next(digits):
         return False
-    allowed = max(1, max(len(asked), len(valid)) // LETTERS_PER_TYPO)
+    longest = max(len(asked), len(valid))
+    if longest <= LETTERS_PER_TYPO and len(asked) == len(valid) and sorted(asked) != sorted(valid):
+        return False  # of three letters an exchanged one is a third
+    allowed = max(1, longest // LETTERS_PER_TYPO)
     return _distance(asked, valid) <= min(MOST_TYPOS, allowed)
 
 

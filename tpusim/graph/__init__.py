@@ -56,6 +56,7 @@ from tpusim.graph.repeat_heads import NARROW as NARROW
 from tpusim.graph.repeat_heads import with_repeated_keys as with_repeated_keys
 from tpusim.graph.reshape import Reshape as Reshape
 from tpusim.graph.state import StateUpdate as StateUpdate
+from tpusim.graph.tensor import ADAPTER_RANK as ADAPTER_RANK
 from tpusim.graph.tensor import COMPUTE as COMPUTE
 from tpusim.graph.tensor import INPUT as INPUT
 from tpusim.graph.tensor import KEYS as KEYS
@@ -74,7 +75,6 @@ from tpusim.graph.tiled_loss import TILE as TILE
 from tpusim.graph.tiled_loss import VOCAB_TILES as VOCAB_TILES
 from tpusim.graph.tiled_loss import with_tiled_loss as with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting as TokenRouting
-from tpusim.graph.trainable import ADAPTER_RANK as ADAPTER_RANK
 from tpusim.graph.trainable import Adapters as Adapters
 from tpusim.graph.trainable import with_trainable as with_trainable
 from tpusim.graph.window import ConvolutionWindow as ConvolutionWindow

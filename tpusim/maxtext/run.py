@@ -11,6 +11,7 @@ from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
 from tpusim.maxtext.counted_flops import counts_of
 from tpusim.maxtext.features import noted, refused
+from tpusim.maxtext.logical_axes import rule_notes
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import block_of, model_of
 from tpusim.maxtext.plan import plan_of
@@ -65,7 +66,11 @@ def _run(
     block_of(config)
     _check_refused(config)
     model, plan, on = taken = _taken(config, pod)
-    notes = (*_notes(config, verbose), *_idle(config, pod, taken))
+    notes = (
+        *_notes(config, verbose),
+        *rule_notes(config, plan.mesh),
+        *_idle(config, pod, taken),
+    )
     changed = changed_plan(plan, settings) if settings else plan
     counts = counts_of(model, changed, on)
     return SimulationRun(config.where, model, changed, on, notes, counts=counts)

@@ -75,7 +75,7 @@ def annotation(step: PartitionedStep, found: UnaskedTime, between: Mismatch) -> 
         keys = {"annotate": {**step.plan.annotate, name: written}}
         try:
             other = PartitionedStep(step.model, step.plan.replace(**keys))
-            if _bytes(other) <= MUCH_LESS * _bytes(step):
+            if other.moved(unasked=True) <= MUCH_LESS * step.moved(unasked=True):
                 return keys
         except TpusimError:
             continue
@@ -86,13 +86,3 @@ def _unasked(graph: PartitionedGraph) -> Iterator[CollectiveNode]:
     for node, _ in body_nodes(graph.nodes):
         if isinstance(node, CollectiveNode) and not node.asked:
             yield node
-
-
-def _bytes(step: PartitionedStep) -> float:
-    """Return the bytes of all implicit reshardings of a step."""
-    sizes = step.sizes
-    return sum(
-        times * float(sizes.elements(node.payload)) * sizes.itemsize(node.dtype)
-        for node, times in body_nodes(step.partitioned.nodes)
-        if isinstance(node, CollectiveNode) and not node.asked
-    )

@@ -155,6 +155,11 @@ def test_dtypes_and_optimizer() -> None:
     assert {key: run(quantization=key).plan.dtypes.noise for key in ("", "int8", "fp8")} == {
         "": "", "int8": "u32", "fp8": "",
     }  # fmt: skip
+    assert run(quantization="int8", use_qwix_quantization=True).plan.dtypes.noise == ""
+    whole = run(quantization="int8", quantization_local_shard_count=0).plan.dtypes
+    assert (whole.of("matmul"), whole.of("matmul_dx"), whole.of("matmul_dw")) == (
+        "int8", "int8", "bf16"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -262,6 +267,28 @@ def test_an_override_holds_over_the_rules_of_the_file(tmp_path: Path) -> None:
     assert from_maxtext(file, keys, pod="v5e-16").plan.rules == {
         "mlp": ("fsdp",), "act_batch": (), "embed": (),
     }  # fmt: skip
+
+
+def test_a_rule_of_a_part_is_the_same_or_refused() -> None:
+    """MaxText 0.2.5 has rules of attention's and experts' own for dimensions that are one here."""
+    keys = {"ici_data_parallelism": 4}
+    alone = run(logical_axis_rules=[["embed", ["data"]]], **keys)
+    assert alone.plan.rules == {"embed": ("data",)}
+    assert alone.notes == (
+        "the rule of embed holds for embed_attn, embed_moe, embed_router, embed_vocab too, which "
+        "MaxText has rules for",
+    )
+    both = [["embed", ["data"]], ["embed_attn", ["data"]]]
+    assert run(logical_axis_rules=both, **keys).plan == alone.plan
+    with pytest.raises(ts.TpusimError, match="shards embed_attn otherwise than embed"):
+        run(logical_axis_rules=[["embed_attn", ["data"]]], **keys)
+
+
+def test_rules_of_a_model_are_read() -> None:
+    keys = {"model_name": "deepseek3-671b-2dfsdp", "ici_expert_parallelism": 8}
+    rules = from_maxtext(None, keys, pod="v5p-128").plan.rules
+    assert rules["mlp"] == rules["heads"] == ("expert",)
+    assert rules["embed"] == ("fsdp",)
 
 
 def test_an_axis_across_slices_shards_what_it_does_within() -> None:

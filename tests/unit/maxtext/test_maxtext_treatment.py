@@ -46,6 +46,7 @@ CONTEXTS: Mapping[str, dict[str, Any]] = {
     "windows": WINDOWS,
     "small": SMALL_GEMMA,
     "gpt-oss": GPT_OSS,
+    "quantization": {"quantization": "int8"},
     "dot": {"attention": "dot_product"},
     "custom": {"remat_policy": "custom"},
     "custom, one matrix": {"remat_policy": "custom", "mlp_activations": ["gelu"]},
