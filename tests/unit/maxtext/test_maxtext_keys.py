@@ -200,7 +200,7 @@ def test_dtypes_and_optimizer() -> None:
         ({"trainable_position_size": 4096}, {"positions": 4096}),
         ({"dropout_rate": 0.1}, {"dropout": 0.1}),
         ({"dropout_rate": 0.1, "enable_dropout": False}, {"dropout": 0.0}),
-        ({"fused_qkv": True}, {"fused_qkv": True}),
+        ({"fused_qkv": True, "base_num_kv_heads": 2}, {"fused_qkv": True, "kv_heads": 2}),
         ({"decoder_block": "gpt3", "mlp_activations": ["gelu"]},
          {"norm": "layer", "qkv_bias": True, "out_bias": True, "mlp_bias": True}),
         ({"decoder_block": "qwen2", "attention_bias": True}, {"qkv_bias": True, "out_bias": False}),
@@ -438,8 +438,6 @@ def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None
          "changes nothing here: expert_shard_attention_option = 'context'"),
         ({"use_tokamax_gmm": True}, "changes nothing here: use_tokamax_gmm = true"),
         ({"attention_bias": True}, "changes nothing here: attention_bias = true"),
-        ({"base_num_kv_heads": 2, "fused_qkv": True},
-         "not modelled: one matmul for queries, keys and values of fewer heads (fused_qkv = true)"),
         ({"sa_block_kv_compute": 256, "sa_q_layout": "SEQ_MINOR"},
          "not modelled: other tiles and forms of the attention kernel than its blocks "
          "(sa_block_kv_compute = 256, sa_q_layout = 'SEQ_MINOR')"),
