@@ -15,7 +15,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 """MaxText's names of the tensors that a layer may save, and ours."""
 
 FUSED_MLP = ("mlpwi", ("mlp_in_0", "mlp_in_1"))
-"""MaxText's name of the one result of an MLP's input matrices with `fused_mlp`, and ours of both."""
+"""MaxText's name of what an MLP's input matrices make together (`fused_mlp`), and ours of each."""
 
 POLICIES = shipped("remat_policies")
 PROJECTIONS = POLICIES["offloaded"]["minimal_offloaded"]
