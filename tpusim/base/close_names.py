@@ -26,8 +26,9 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     """Return the valid names that `name` is a misspelling or an abbreviation of, the nearest first.
 
     A misspelling has a few letters more, fewer, exchanged or swapped: one for three letters of the
-    name, and at most three. What is only the nearest of all is none, and nor is another number
-    where names differ in their numbers only, as versions and sizes do.
+    name (of three letters none is exchanged), and at most three. What is only the nearest of all is
+    none, and nor is another number where names differ in their numbers only, as versions and sizes
+    do.
 
     >>> close_names("fdsp", ["fsdp", "tensor"]), close_names("steps", ["style", "seed"])
     (['fsdp'], [])
@@ -90,7 +91,10 @@ def _is_typo(asked: str, valid: str, names: Collection[str]) -> bool:
     alike = sum(_DIGITS.sub("0", each) == _DIGITS.sub("0", valid) for each in names)
     if alike > 1 and next(digits) != next(digits):
         return False
-    allowed = max(1, max(len(asked), len(valid)) // LETTERS_PER_TYPO)
+    longest = max(len(asked), len(valid))
+    if longest <= LETTERS_PER_TYPO and len(asked) == len(valid) and sorted(asked) != sorted(valid):
+        return False  # of three letters an exchanged one is a third
+    allowed = max(1, longest // LETTERS_PER_TYPO)
     return _distance(asked, valid) <= min(MOST_TYPOS, allowed)
 
 

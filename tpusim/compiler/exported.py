@@ -26,6 +26,8 @@ _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 _DEVICES = "mhlo.num_partitions", "mhlo.num_replicas"
 """Attributes of a module; the product is the number of its devices."""
 _TEXT_SAMPLE = 4096
+_TEXT_LINE = re.compile(r'"-":(\d+):\d+: ')
+"""Where MLIR finds an error in a text that is not a file's."""
 
 
 def is_program(given: object) -> bool:
@@ -182,11 +184,26 @@ def _parse(data: bytes) -> Any:
         )
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        said = next((line for line in lines if "error:" in line), lines[0]).strip()
+        said = next((line for line in lines if "error:" in line), lines[0])
         raise CompileError(
-            f"this is no StableHLO that this version of JAX reads: {said[:300]}"
+            f"this is no StableHLO that this version of JAX reads: {_reason(said)[:250]}"
         ) from error
     return module
+
+
+def _reason(said: str) -> str:
+    """Return an error of MLIR with the line of the text, and without stacks of Python's frames."""
+    said = said.rpartition("error: ")[2].strip()
+    if found := _TEXT_LINE.match(said):
+        return f"line {found[1]}: {said[found.end() :]}"
+    if not said.startswith(('"', "callsite(")):
+        return said.removeprefix("unknown: ")
+    depth = 0
+    for at, letter in enumerate(re.sub(r'"[^"]*"', lambda name: "_" * len(name[0]), said)):
+        depth += (letter == "(") - (letter == ")")
+        if not depth and letter == ")" and said[at + 1 :].startswith(": "):
+            return said[at + 3 :]
+    return said
 
 
 def _check_shardings(module: Any) -> None:

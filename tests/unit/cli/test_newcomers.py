@@ -92,12 +92,12 @@ scaling run.toml --chips 16-64                   -> write numbers such as 64,128
 scaling run.toml --chips 100                     -> nearest are 8x8 (64 chips) and 8x16
 advise run.toml --top 0                          -> from 1 up
 chips v5                                         -> did you mean 'v5e' or 'v5p'?
-models llama                                     -> write one of llama2-13b, llama2-70b
+models llama                                     -> `tpusim models` lists the
 models llama2-7B                                 -> did you mean 'llama2-7b'?
 validate run.toml                                -> write a section [measured] with step_s
 replay run.toml                                  -> it does not begin with `HloModule`
 replay run.toml --slice v5e                      -> write for example 'v5e-64'
-export run.toml --out .                          -> give the name of a Python file
+export run.toml --out .                          -> give the name of a new file
 explain conv --chip v5e --input 9,9 --kernel 3x3 -> write sizes such as 256x224x224x3
 input-rate run.toml                              -> write a CSV file with the columns
 """

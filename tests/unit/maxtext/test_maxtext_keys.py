@@ -420,6 +420,12 @@ def test_settings_change_the_plan_alone() -> None:
         from_maxtext(None, SMALL, pod="v5e-16", settings=["slice.name=v4-8"])
 
 
+def test_one_matrix_makes_the_queries_of_few_heads_of_keys_too() -> None:
+    fused, three = (run(base_num_kv_heads=2, fused_qkv=each).model for each in (True, False))
+    assert fused == three.replace(fused_qkv=True)
+    assert fused.parameter_count == three.parameter_count
+
+
 def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None:
     notes = run(attn_logits_soft_cap=50, attention_sink=True, steps=10, run_name="mine").notes
     assert notes == (
