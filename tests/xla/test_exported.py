@@ -149,9 +149,6 @@ def test_text_keeps_arguments_shardings_and_donation() -> None:
     ("given", "said"),
     [
         (b"HloModule jit_step", "this is HLO, which the compiler has made already"),
-            b"HloModule jit_step, is_scheduled=true",
-            "this is HLO, which the compiler has made already",
-        ),
         (b"\x1f\x8b\x08", "no StableHLO; replay it"),
         (b"module { func.func @main() { oops } }", "no StableHLO that this version of JAX reads"),
         (b"\x7fELF\0\0\0", "no StableHLO, as text or bytecode"),
