@@ -9,6 +9,9 @@ import pytest
 
 from tpusim.cli.main import run
 
+LONGEST_SENTENCE = 400
+"""Characters of a message, without the path of its file."""
+
 SMALL = """
 [slice]
 chip = "v5e"

@@ -3,7 +3,9 @@
 from tpusim.base.errors import blame, nearest
 from tpusim.base.plain_text import LONGEST_WORD, plain
 from tpusim.hardware.catalogue import CHIP_SECTIONS, catalogue_rules
-from tpusim.maxtext.shipped_tables import defaults, models
+from tpusim.maxtext.counted_flops import counted_tflops
+from tpusim.maxtext.features import noted, refused
+from tpusim.maxtext.shipped_tables import RULES, defaults, ignored, models, unsimulated
 from tpusim.models.hf.families import SIZE_KEYS, families, read_families, refused_types
 from tpusim.models.model_keys import Biases, Norms, TransformerKeys
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm
@@ -15,6 +17,7 @@ __all__ = [
     "CHIP_SECTIONS",
     "FIELDS",
     "LONGEST_WORD",
+    "RULES",
     "SIZE_KEYS",
     "SLOT_SCHEDULES",
     "VARIED",
@@ -25,12 +28,17 @@ __all__ = [
     "TransformerKeys",
     "blame",
     "catalogue_rules",
+    "counted_tflops",
     "defaults",
     "families",
+    "ignored",
     "models",
     "nearest",
+    "noted",
     "plain",
     "read_families",
+    "refused",
     "refused_types",
+    "unsimulated",
     "wanted",
 ]

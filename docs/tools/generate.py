@@ -68,7 +68,8 @@ UNITS = {
 MEANINGS = {
     "chip": 'the generation, such as `"v5p"`; with `topology`',
     "topology": 'the torus of one slice, such as `"8x16x16"`, or `"4x4x8_twisted"`',
-    "name": "the name of a slice, such as `\"v4-4096\"`, in place of `chip` and `topology`",
+    "name": "the name of a slice, in place of `chip` and `topology`, such as `\"v4-4096\"`, with any "
+    "name of the chip before the number: `v5litepod-256`, `trillium-256`, `ironwood-256`",
     "num_slices": "slices joined by DCN",
     "twisted": "the torus is twisted",
     "dcn_oversubscription": "how many times over the network cards of a slice's hosts could fill "
@@ -120,6 +121,9 @@ class Key(NamedTuple):
     meaning: str
 
 
+NEEDED_IN_FILES = ("mesh",)
+"""Keys that Python may leave out, where a search chooses them."""
+
 HF = Key("hf", "text", "", "", MODEL_MEANINGS.pop("hf"))
 
 
@@ -162,7 +166,7 @@ def kind_of(hint: Any) -> str:
 def default_of(field: "Field[Any]") -> str:
     """The default of a field as TOML would have it."""
     value = field.default if field.default_factory is MISSING else field.default_factory()
-    if value is MISSING:
+    if value is MISSING or field.name in NEEDED_IN_FILES:
         return "needed"
     if value is None:
         return ""

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,9 +28,8 @@ from tpusim.bounds.plan_bounds import bounds
 from tpusim.models import Transformer
 from tpusim.pipeline.planned_step import planned_step
 from tpusim.plan import Plan
-from tpusim.runfile import SimulationRun, read_search
+from tpusim.runfile import SimulationRun
 from tpusim.searches.best import SearchResult
-from tpusim.searches.request import SearchRequest
 from tpusim.simulation import plan_run
 from tpusim.simulation.known_steps import KnownSteps
 
@@ -254,10 +253,11 @@ def bounded() -> Once:
 
     Only plans that divide count, which are a fifth: those of the others are infinite.
     """
-    given = read_search(SEARCH_530B)
-    keys = {**given.keys["vary"], "microbatches": [1, 2, 4, 8, 16]}
+    given = ts.read_run(SEARCH_530B)
+    assert given.search is not None
+    keys = {**given.search.space.vary, "microbatches": [1, 2, 4, 8, 16]}
     keys["global_batch"] = [given.plan.global_batch * times for times in (1, 2, 3, 4)]
-    space = SearchRequest(**{**given.keys, "vary": keys}).space(given.plan, given.pod)
+    space = replace(given.search.space, vary=keys, model=None)
     blocks = space.blocks
 
     def once(_: int) -> int:

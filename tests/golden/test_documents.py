@@ -16,8 +16,7 @@ from inputs import FIELDS
 from unit.test_layering import ROWS
 
 import tpusim as ts
-from tpusim.runfile import read_run, read_search, read_sweep
-from tpusim.searches.request import SearchRequest
+from tpusim.runfile import read_run
 from tpusim.sweeps import candidates
 
 ROOT = Path(__file__).parents[2]
@@ -43,18 +42,14 @@ def test_a_run_file_of_the_documents_simulates(
 ) -> None:
     path = tmp_path / "run.toml"
     path.write_text(block, "utf-8")
-    if "[sweep]" in block:
-        sweep = read_sweep(path)
-        space = ts.Space(base=sweep.run.plan, **sweep.tries)
-        assert len(list(candidates(space, sweep.run.pod))) == 14
-        return
-    if "[search]" in block:
-        asked = read_search(path)
-        meshes = comb(4 + 2, 2) + comb(5 + 2, 2)  # factors of two of 16 and 32 chips on three axes
-        space = SearchRequest(**asked.keys).space(asked.plan, asked.pod)
-        assert len(space) == 2 * meshes * 4  # generations, and what `vary` has
-        return
     run = read_run(path)
+    if run.sweep is not None:
+        assert len(list(candidates(run.sweep, run.pod))) == 14
+        return
+    if run.search is not None:
+        meshes = comb(4 + 2, 2) + comb(5 + 2, 2)  # factors of two of 16 and 32 chips on three axes
+        assert len(run.search.space) == 2 * meshes * 4  # generations, and what `vary` has
+        return
     result = ts.simulate(run.model, run.plan, run.pod)
     assert result.fits
     assert not [text for label, text in result.notes() if "not used" in text]

@@ -350,7 +350,7 @@ def test_mixed_precision_obeys_the_laws_of_all_plans(seed: int) -> None:
         ({"reduce_dtype": "bf61"}, "plan.reduce_dtype is 'bf61': did you mean 'bf16'?"),
         ({"reduce_dtype": "int8"}, "plan.reduce_dtype is 'int8': valid are bf16, f32"),
         ({"accumulator_dtype": "f23"}, "plan.accumulator_dtype is 'f23': did you mean 'f32'?"),
-        ({"second_moment_dtype": "fp32"}, "plan.second_moment_dtype is 'fp32': did you mean"),
+        ({"second_moment_dtype": "fp32"}, "plan.second_moment_dtype is 'fp32': tpusim calls it"),
         ({"loss_dtype": "float"}, "plan.loss_dtype is 'float': valid are bf16, f32"),
         (
             {"gather_dtype": "int8"},

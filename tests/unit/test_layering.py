@@ -28,9 +28,10 @@ ROWS = (
     {"simulation"},
     {"bounds", "training", "export"},
     {"compiler_check"},
-    {"report", "runfile", "sweeps"},
-    {"maxtext", "searches"},
-    {"validation"},
+    {"report", "sweeps"},
+    {"searches"},
+    {"runfile"},
+    {"maxtext", "validation"},
     {"cli"},
     {"__main__"},
 )

@@ -1,6 +1,7 @@
 """Calls whose arguments do not fit the function: a sentence in place of Python's own words."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import FrozenInstanceError
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from tpusim.base.errors import ArgumentError, nearest
 
 Callee = TypeVar("Callee", bound=Callable[..., Any])
 
+_ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -21,6 +23,8 @@ def checked_call(callee: Callee) -> Callee:
     if isinstance(callee, type):
         made: Any = callee
         made.__init__ = _checked(made.__init__, made.__name__, made)
+        if getattr(getattr(made, "__dataclass_params__", None), "frozen", False):
+            made.__setattr__ = _unchanged
         return callee
     return _checked(callee, callee.__name__, None)  # type: ignore[return-value]
 
@@ -40,6 +44,16 @@ def _checked(function: Callable[..., Any], name: str, owner: Any) -> Callable[..
     return checked
 
 
+def _unchanged(owner: Any, key: str, _: object) -> None:
+    """Raise, as objects of a frozen class do not change."""
+    method = "" if hasattr(owner, "replace") else "dataclasses."
+    given = "" if hasattr(owner, "replace") else "it, "
+    raise FrozenInstanceError(
+        f"a {type(owner).__name__} does not change; make another by "
+        f"{method}replace({given}{key}=...)"
+    )
+
+
 def _sentence(
     function: Callable[..., Any],
     name: str,
@@ -49,9 +63,10 @@ def _sentence(
 ) -> str:
     """Return what is wrong with the arguments of a call; empty if they fit."""
     parameters = list(signature(function).parameters.values())
-    if owner is not None:  # `self`
+    if owner is not None or [each.name for each in parameters[:1]] == ["self"]:
         parameters, args = parameters[1:], args[1:]
-    named = [each for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
+    several = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
+    named = [each for each in parameters if each.kind not in _ANY_NUMBER]
     by_place = [each.name for each in named if each.kind in _BY_PLACE]
     known = [each.name for each in named if each.kind is not Parameter.POSITIONAL_ONLY]
     needed = [each.name for each in named if each.default is Parameter.empty]
@@ -62,7 +77,7 @@ def _sentence(
     for key in keys:
         if "." not in key and key not in known:
             return f"{name} has no {_noun(owner)} {key!r}; {nearest(key, known)}"
-    if len(args) > len(by_place):
+    if len(args) > len(by_place) and not several:
         return f"{name} takes {_places(by_place)} without a name, and {len(args)} are given; {call}"
     given = by_place[: len(args)]
     if twice := [key for key in given if key in keys]:

@@ -7,9 +7,9 @@ any other exception that escapes is a defect of tpusim.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 
-from tpusim.base.foreign_names import our_name
+from tpusim.base.close_names import abbreviated, close_names, listed
+from tpusim.base.foreign_names import foreign_advice
 from tpusim.base.plain_text import presentable
 
 
@@ -63,7 +63,7 @@ def blame(where: str) -> Iterator[None]:
 
 
 def nearest(name: str, valid: Iterable[str], otherwise: str = "") -> str:
-    """Return a clause that offers the nearest valid names, or all of them if none is near.
+    """Return a clause that says which valid name `name` stands for, or lists all of them.
 
     otherwise: a clause that says where many names are listed, in place of all of them.
 
@@ -76,9 +76,11 @@ def nearest(name: str, valid: Iterable[str], otherwise: str = "") -> str:
     "tpusim calls it 'embed'"
     """
     names = sorted(set(valid))
-    if (ours := our_name(name, names)) is not None:
-        return f"tpusim calls it {ours!r}"
-    close = get_close_matches(name, names, n=2, cutoff=0.6)
-    if close:
-        return f"did you mean {' or '.join(repr(match) for match in close)}?"
-    return otherwise or (f"valid are {', '.join(names)}" if names else "none is valid here")
+    if advice := foreign_advice(name, names):
+        return advice
+    if close := close_names(name, names):
+        *others, last = map(repr, close)
+        return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+    if begun := abbreviated(name, names):
+        return f"write one of {listed(begun)}"
+    return otherwise or (f"valid are {listed(names, name)}" if names else "none is valid here")

@@ -5,6 +5,7 @@ from dataclasses import MISSING, Field, fields
 from html import escape
 from typing import Any
 
+from tpusim.base.plain_text import plain
 from tpusim.base.shown_value import cut
 
 LONGEST_CELL = 160
@@ -18,7 +19,7 @@ def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
         f'<td style="text-align:left">{escape(text)}</td></tr>'
         for what, text in rows
     )
-    return f"<div><strong>{escape(title)}</strong><table>{body}</table></div>"
+    return f"<div><strong>{escape(plain(title))}</strong><table>{body}</table></div>"
 
 
 def html_fields(title: str, value: Any) -> str:

@@ -1,9 +1,13 @@
-"""Files that a user names: read with one-sentence errors, and written atomically."""
+"""Files that a user names: read with one-sentence errors, and written atomically.
+
+Everything that tpusim writes for a user goes through `atomic_write`.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copymode
 from threading import get_ident
 
 from tpusim.base.errors import FileError
@@ -12,6 +16,9 @@ from tpusim.base.units import format_bytes
 
 MAX_CONFIG_BYTES = 2**20
 """Size of the largest config that is read."""
+
+LONGEST_BEGINNING = 40
+"""Characters of a file's name that the name of the file beside it begins with."""
 
 
 def path_of(given: object, call: str) -> Path:
@@ -60,37 +67,89 @@ def read_bytes(path: Path, what: str, instead: str, largest: int) -> bytes:
         raise FileError(f"no path ({error}); give {instead}") from error
 
 
-@contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to, which replaces `path` atomically at the end.
-
-    A reader never sees half of a file, and an error leaves the old one. Raise OSError.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
-    try:
-        yield beside
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raise FileError as `atomic_write` does."""
+    with atomic_write(path) as beside:
+        beside.write_bytes(content)
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a folder, which is made if need be; each of them whole or not at all.
 
-    files: content by name.
+    files: content by name. None is written if one cannot stand where it should.
 
     Raise FileError, with the folder or the file that cannot be written.
     """
-    with blame_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
+    for name in files:
+        written_place(folder / name)
     for name, content in files.items():
-        with blame_writing(folder / name), atomic_write(folder / name) as beside:
-            beside.write_bytes(content)
+        write_file(folder / name, content)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents, unless it is there. Raise FileError if it cannot be made."""
+    with blame_writing(folder):
+        if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
+            raise FileError(f"{folder} is {_kind(folder)}; give a folder to write to")
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to, which replaces `path` atomically at the end.
+
+    A reader never sees half of a file, an error leaves the old one, and the new one has its
+    permissions. Raise FileError if it cannot be written, and as `written_place` does.
+    """
+    place = written_place(path)
+    beside = place.with_name(f".{place.name[:LONGEST_BEGINNING]}.{os.getpid()}.{get_ident()}")
+    with blame_writing(path):
+        try:
+            yield beside
+            if place.exists():
+                copymode(place, beside)
+            beside.replace(place)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def written_place(path: Path) -> Path:
+    """Return the place where an output named `path` is written: nothing or a regular file is there.
+
+    A link is written through: its target is returned. Raise FileError for a link that leads to
+    nothing, and for all that a file must not replace: a folder, a device, a pipe, a socket.
+    """
+    with blame_writing(path):
+        if path.is_file():
+            return path.resolve() if path.is_symlink() else path
+        if path.is_symlink() or path.exists() or not path.name:
+            raise FileError(
+                f"{path} is {_kind(path)}, which no output replaces; give the name of a new file, "
+                "or of a regular one"
+            )
+        path.parent.stat()
+        return path
+
+
+def _kind(path: Path) -> str:
+    """Return what stands at a path that is no regular file."""
+    kinds = {
+        "a folder": path.is_dir,
+        "a file": path.is_file,
+        "a device": lambda: path.is_char_device() or path.is_block_device(),
+        "a pipe": path.is_fifo,
+        "a socket": path.is_socket,
+        "a link that leads to nothing": path.is_symlink,
+    }
+    return next((kind for kind, is_kind in kinds.items() if is_kind()), "no file")
 
 
 @contextmanager
 def blame_writing(path: Path) -> Iterator[None]:
     """Raise FileError with a sentence about `path` if a write fails."""
+    if not _is_path(path):
+        raise FileError(f"{str(path)!r} is no path; leave out the characters that no path can have")
     try:
         yield
     except FileError:
@@ -99,3 +158,10 @@ def blame_writing(path: Path) -> Iterator[None]:
         raise FileError(
             f"{path} cannot be written: {error.strerror}; give a folder that can be written to"
         ) from error
+
+
+def _is_path(path: Path) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False

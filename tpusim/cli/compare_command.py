@@ -7,7 +7,7 @@ from typing import Any
 from tpusim.base.errors import FileError, blame
 from tpusim.base.shown_value import cut
 from tpusim.report.compared_step import ComparedStep, read_step, step_of
-from tpusim.runfile import read_run
+from tpusim.runfile import read_one_plan
 from tpusim.simulation import replay, simulate
 
 RUN_ENDING, RESULT_ENDING = ".toml", ".json"
@@ -69,6 +69,6 @@ def _read(path: str, options: dict[str, Any]) -> ComparedStep:
 
 
 def _run(path: str, settings: Sequence[str] = ()) -> ComparedStep:
-    run = read_run(path, settings)
+    run = read_one_plan(path, settings)
     with blame(run.where):
         return step_of(simulate(run.model, run.plan, run.pod, input=run.input), run.where)

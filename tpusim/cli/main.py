@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from shutil import get_terminal_size
@@ -17,11 +18,13 @@ import typer
 
 from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import InterruptedWorkError, TpusimError
-from tpusim.base.plain_text import presentable
+from tpusim.base.plain_text import presentable, visible_lines
 from tpusim.base.text_width import printed_on
 from tpusim.cli.app import INTERRUPTED, app
+from tpusim.cli.usage import usage_fault
 
 DEBUG = "TPUSIM_DEBUG"
+INTERRUPTION = "interrupted; what was compiling or simulating has ended"
 
 for _commands in ("step", "table", "program", "catalogue"):  # the order of the help
     import_module(f"tpusim.cli.{_commands}_commands")
@@ -39,6 +42,10 @@ def main() -> NoReturn:
     with garbage_collector_off():
         code = run(sys.argv[1:])
         gc.freeze()
+    if code == INTERRUPTED:
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)  # Python would end itself by the signal where this interrupted an `exec`
     sys.exit(code)
 
 
@@ -54,10 +61,12 @@ def run(arguments: Sequence[str]) -> int:
             )
     except InterruptedWorkError as error:
         return _fail(INTERRUPTED, str(error))
+    except KeyboardInterrupt:
+        return _fail(INTERRUPTED, INTERRUPTION)
     except TpusimError as error:
         return _fail(2, str(error))
     except typer.TyperException as error:
-        return _fail(2, f"{error.format_message()} (tpusim --help shows what there is)")
+        return _fail(2, usage_fault(error))
     except Exception as error:
         if DEBUG in os.environ:
             raise
@@ -66,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         text, code = answer
         return _print_answer(text) or int(code)
     if isinstance(answer, int) and answer == INTERRUPTED:
-        return _fail(INTERRUPTED, "interrupted; what was compiling or simulating has ended")
+        return _fail(INTERRUPTED, INTERRUPTION)
     if isinstance(answer, str):
         return _print_answer(answer)
     return int(answer)
@@ -86,11 +95,14 @@ def _fail(code: int, message: str) -> int:
 
 
 def _print_answer(text: str) -> int:
-    """Print an answer unless it is empty; stop quietly if the reader has closed the pipe."""
+    """Print an answer unless it is empty; stop quietly if the reader has closed the pipe.
+
+    What a terminal would act on is not printed, whoever wrote it.
+    """
     if not text:
         return 0
     try:
-        print(text, flush=True)
+        print(visible_lines(text), flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):

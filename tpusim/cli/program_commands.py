@@ -39,6 +39,7 @@ def compile_(
     time_limit: TimeLimit = 600.0,
 ) -> str:
     """Compile an exported program for a slice, and replay it (extra: xla)."""
+    from tpusim.base.text_files import written_place
     from tpusim.compiler import compile
     from tpusim.hardware import parse_slice
     from tpusim.results.summary import summary
@@ -48,6 +49,8 @@ def compile_(
         raise FileError(
             f"--out is {out!r}; give a file that ends in {' or '.join(PROGRAM_SUFFIXES)}"
         )
+    if out is not None:
+        written_place(Path(out))
     axes = None if mesh is None else parse_mesh_option(mesh)
     until = "code" if full else "schedule"
     compiled = compile(

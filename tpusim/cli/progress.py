@@ -7,6 +7,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias
 
+from tpusim.base.plain_text import visible_lines
+
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
@@ -74,7 +76,7 @@ def now_and_then(line: Callable[State, str]) -> Callable[State, None]:
         nonlocal last
         if monotonic() - last >= PROGRESS_INTERVAL_S and (text := line(*state, **named)):
             last = monotonic()
-            print(text, file=sys.stderr, flush=True)
+            print(visible_lines(text), file=sys.stderr, flush=True)
 
     return report
 

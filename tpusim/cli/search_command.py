@@ -1,5 +1,6 @@
 """How `tpusim search` shows its progress, and its files."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,6 +9,7 @@ from typing import TypeAlias
 
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.json_text import json_text
+from tpusim.base.plain_text import visible
 from tpusim.base.text_files import write_files
 from tpusim.base.text_width import unbroken
 from tpusim.cli.progress import drawn, now_and_then
@@ -22,10 +24,20 @@ from tpusim.sweeps.format import TEXT_INDENT
 ReportProgress: TypeAlias = Callable[[SearchState], None]
 
 
-def counted_plans(counted: str, space: PlanSpace) -> str:
+def count_text(counted: str, space: PlanSpace, *, as_json: bool) -> str:
     """Return how many plans there are, and what is left out of them."""
+    if as_json:
+        return json_text(
+            {"plans": len(space), "groups": space.groups, "not_plans": dict(space.left_out)}
+        )
     lines = ("\n".join(unbroken(text, TEXT_INDENT, TEXT_INDENT)) for text in left_out_lines(space))
     return "\n".join([f"search      {counted}", *lines])
+
+
+def search_json(found: SearchResult, space: PlanSpace) -> str:
+    """Return the numbers of a search as JSON, with an object for each plan simulated."""
+    rows = search_frame(found, space).to_json(orient="records", double_precision=15)
+    return json_text({**search_facts(found), "tried": json.loads(rows)})
 
 
 def write_search(found: SearchResult, space: PlanSpace, page: str, folder: Path) -> None:
@@ -43,11 +55,15 @@ def write_search(found: SearchResult, space: PlanSpace, page: str, folder: Path)
     write_files(folder, files)
 
 
-def show_search(unit: str, counted: str) -> AbstractContextManager[ReportProgress]:
+def show_search(
+    unit: str, counted: str, *, quiet: bool = False
+) -> AbstractContextManager[ReportProgress]:
     """Show how the search goes, on a terminal after the count of its plans."""
+    if quiet:
+        return nullcontext(lambda state: None)
     if not sys.stderr.isatty():
         return nullcontext(now_and_then(lambda state: _line(state, unit)))
-    print(f"search      {counted}", file=sys.stderr, flush=True)
+    print(visible(f"search      {counted}"), file=sys.stderr, flush=True)
     return _progress_bar(unit)
 
 

@@ -8,10 +8,10 @@ from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on, unbroken
 from tpusim.cli.explanations import Explanation, find_explanation
 from tpusim.program import program_text
-from tpusim.report import check_folder, document, perfect_compiler, write_report
+from tpusim.report import as_maxtext, check_folder, document, perfect_compiler, write_report
 from tpusim.results import Result, entry
 from tpusim.results.summary import summary
-from tpusim.runfile import SimulationRun, read_run
+from tpusim.runfile import SimulationRun, read_one_plan
 from tpusim.simulation import simulate
 
 
@@ -29,18 +29,23 @@ def read_arguments(
 
         return from_maxtext(maxtext, words, pod=pod, settings=settings, verbose=verbose)
     if pod is not None or verbose:
-        raise FileError("--slice and --verbose are for --maxtext; a run file names its slice")
+        instead = f": write --set slice.name={pod}" if pod is not None else ""
+        raise FileError(
+            f"--slice and --verbose are for --maxtext; a run file names its slice{instead}"
+        )
     if not words:
         raise FileError(
             "Missing argument 'RUN.toml'; give a run file, or --maxtext and a MaxText config"
         )
     if len(words) > 1:
+        key = next((each for each in settings if "=" not in each), None)
         setting = next((word for word in words[1:] if "=" in word), None)
+        setting = f"{key}={words[1]}" if key else setting
         hint = f"write --set {setting}" if setting else "give one"
         raise FileError(
             f"{len(words)} run files are given; {hint}, or --maxtext and a MaxText config"
         )
-    return read_run(words[0], settings)
+    return read_one_plan(words[0], settings)
 
 
 def simulate_run_file(
@@ -61,24 +66,28 @@ def simulate_run_file(
         check_folder(folder)
     with blame(run.where):
         result = simulate(run.model, run.plan, run.pod, fold=fold, network=network, input=run.input)
-        ideal = perfect_compiler(result)
+        ideal, maxtext = perfect_compiler(result), as_maxtext(result)
     if folder is not None:
         with printed_on(None):
-            write_report(result, folder, ideal, html=html)
+            write_report(result, folder, ideal, maxtext=maxtext, html=html)
     if as_json:
-        return result_json(result, ideal)
-    parts = [summary(result, ideal)]
-    if run.notes:
-        parts.append("\n".join(line for note in run.notes for line in entry("note", note)))
+        return result_json(result, ideal, maxtext)
+    parts = [summary(result, ideal, maxtext)]
+    said = [
+        *(("note", note) for note in run.notes),
+        *([("FLOPs", run.counts)] if run.counts else []),
+    ]
+    if said:
+        parts.append("\n".join(line for label, text in said for line in entry(label, text)))
     if run.measured is not None:
         parts.append("\n".join(run.measured.beside(result.step_time_s)))
     parts += extra_parts(result, folder, explanation, program=program, stats=stats)
     return "\n\n".join(parts)
 
 
-def result_json(result: Result, ideal: Result | None = None) -> str:
+def result_json(result: Result, ideal: Result | None = None, maxtext: Result | None = None) -> str:
     """Return the content of `result.json`."""
-    return json_text(document(result, ideal))
+    return json_text(document(result, ideal, maxtext))
 
 
 def extra_parts(

@@ -13,13 +13,13 @@ import typer
 from tpusim.base.collection import garbage_collector_on
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
+from tpusim.base.plain_text import visible
 from tpusim.base.text_width import printed_on, wrapped
 from tpusim.cli.app import (
     INTERRUPTED,
     AsJson,
     ClusterAddress,
     FigureFolder,
-    PlanCommand,
     Quiet,
     RunFile,
     RunSettings,
@@ -35,6 +35,7 @@ from tpusim.cli.app import (
     tried_folder,
     with_files,
 )
+from tpusim.cli.help import PlanCommand
 
 if TYPE_CHECKING:
     from tpusim.sweeps.scaling import Scaling
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 def compare(
     paths: Annotated[
         list[str],
-        argument("A B...", "Run files, result.json files or their folders, HLO files."),
+        argument("STEP", "Two or more: run files, result.json files or their folders, HLO files."),
     ],
     out: FigureFolder = None,
     settings: Annotated[
@@ -90,15 +91,15 @@ def sweep(
     from tpusim.base.csv_cells import frame_csv
     from tpusim.cli.progress import show_progress
     from tpusim.cli.sweep_command import REFUSED, kinds, resumable, sweep_json
-    from tpusim.runfile import read_sweep
-    from tpusim.sweeps import Space, sweep
+    from tpusim.runfile import read_space
+    from tpusim.sweeps import sweep
     from tpusim.sweeps.format import TEXT_INDENT, refused_kinds, sweep_text
 
     folder, where_run = out_folder(out, "table"), executor_of(cluster, workers)
-    given = read_sweep(path, settings or ())
-    run, began = given.run, monotonic()
+    run, began = read_space(path, "sweep", settings or ()), monotonic()
+    space = run.sweep
+    assert space is not None
     with blame(run.where):
-        space = Space(base=run.plan, **given.tries)
         progress_shown = show_progress("sweep", "plans", quiet=quiet)
         with resumable(folder), where_run as executor, progress_shown as progress:
             table = sweep(
@@ -108,7 +109,7 @@ def sweep(
     refused = list(refused_kinds(table, kinds(space)))
     code = REFUSED if refused else 0
     if as_csv or as_json:
-        print("".join(f"{line}\n" for line in refused), end="", file=sys.stderr)
+        print("".join(f"{visible(line)}\n" for line in refused), end="", file=sys.stderr)
         return sweep_json(table) if as_json else frame_csv(table).rstrip("\n"), code
     where = f"shapes of {run.pod.chip.name}" if space.shapes else run.pod
     head = (
@@ -138,37 +139,41 @@ def search(
     settings: Annotated[
         list[str] | None, option("--set", "KEY=VALUE", "Change a key: search.objective=cost.")
     ] = None,
-) -> str | tuple[str, int]:
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> tuple[str, int]:
     """Find the best plan of a space and prove it, without simulating all."""
-    from tpusim.cli.search_command import counted_plans, show_search, write_search
-    from tpusim.runfile import read_search
+    from tpusim.cli.search_command import count_text, search_json, show_search, write_search
+    from tpusim.runfile import read_space
     from tpusim.searches import search
     from tpusim.searches.best import LOCAL
     from tpusim.searches.objectives import OBJECTIVES, checked_objectives
     from tpusim.searches.report import search_text, space_text
-    from tpusim.searches.request import SearchRequest
 
     where_run = executor_of(cluster, workers)
-    given = read_search(path, settings or ())
-    folder = tried_folder(out, "table")
+    given = read_space(path, "search", settings or ())
+    asked, folder = given.search, tried_folder(out, "table")
+    assert asked is not None
+    space, how = asked.space, {**asked.how, **({"method": LOCAL} if local else {})}
+    counted = f"{space_text(space)}, of {given.model.name}"
+    if count:
+        return count_text(counted, space, as_json=as_json), 0
     with blame(given.where):
-        asked = SearchRequest(**{**given.keys, **({"method": LOCAL} if local else {})})
-        space = asked.space(given.plan, given.pod).of(given.model)
-        counted = f"{space_text(space)}, of {given.model.name}"
-        if count:
-            return counted_plans(counted, space)
-        unit = OBJECTIVES[checked_objectives(asked.objective)[0]].unit
-        with where_run as executor, show_search(unit, counted) as progress:
+        unit = OBJECTIVES[checked_objectives(how["objective"])[0]].unit
+        shown = show_search(unit, counted, quiet=quiet or as_json)
+        with where_run as executor, shown as progress:
             found = search(
-                given.model, space, **asked.how, run=given.train, input=given.input,
+                given.model, space, **how, run=given.train, input=given.input,
                 workers=workers, executor=executor, progress=progress,
             )  # fmt: skip
-    answer = search_text(found, space, given.model.name)
+    code = INTERRUPTED if found.interrupted else 0
+    name = given.model.name
+    answer = search_json(found, space) if as_json else search_text(found, space, name, timed=True)
     if folder is not None:
         with printed_on(None):
-            write_search(found, space, search_text(found, space, given.model.name), folder)
-        answer += f"\n\ntable       {folder}"
-    return (answer, INTERRUPTED) if found.interrupted else answer
+            write_search(found, space, search_text(found, space, name), folder)
+        answer += "" if as_json else f"\n\ntable       {folder}"
+    return printed(answer, as_json=as_json, quiet=quiet), code
 
 
 @app.command(cls=PlanCommand)
@@ -191,11 +196,11 @@ def scaling(
 ) -> str:
     """Show weak and strong scaling of a run over chips and slices."""
     from tpusim.cli.progress import show_work
-    from tpusim.runfile import read_run
+    from tpusim.runfile import read_one_plan
     from tpusim.sweeps.scaling import scaling
     from tpusim.validation.measured_points import with_measured
 
-    given = read_run(run, settings or ())
+    given = read_one_plan(run, settings or ())
     folder = tried_folder(out, "table")
     over = {"chips": _numbers("--chips", chips), "slices": _numbers("--slices", slices)}
     with blame(given.where), show_work("scaling", quiet=quiet):

@@ -6,23 +6,24 @@ from pathlib import Path
 
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.json_text import json_text
+from tpusim.base.plain_text import visible
 from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
 from tpusim.report import plot_training, training_data
-from tpusim.runfile import read_run
+from tpusim.runfile import read_one_plan
 from tpusim.training import TrainingResult, duration, train
 
 HEAD = ("run", "steps", "step", "wall time", "goodput", "chip-hours", "USD", "kWh")
 
 
 def training_results(
-    paths: Sequence[str], settings: Sequence[str]
+    paths: Sequence[str], settings: Sequence[str], *, quiet: bool = False
 ) -> Iterator[tuple[str, TrainingResult]]:
     """Yield the training run of each file; raise PlanError for a file without a section [train]."""
     for number, path in enumerate(paths, start=1):
-        if len(paths) > 1:
-            print(f"run {number} of {len(paths)}: {path}", file=sys.stderr, flush=True)
-        run = read_run(path, settings)
+        if len(paths) > 1 and not quiet:
+            print(visible(f"run {number} of {len(paths)}: {path}"), file=sys.stderr, flush=True)
+        run = read_one_plan(path, settings)
         with blame(run.where):
             if run.train is None:
                 raise PlanError(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import TpusimError
-from tpusim.base.text_files import atomic_write
+from tpusim.base.text_files import write_file
 from tpusim.compiler.compiled import Compiled, load
 
 CACHE_FORMAT = 2
@@ -61,8 +61,7 @@ def put(name: str, compiled: Compiled) -> None:
     try:
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         compiled.save(path)
-        with atomic_write(seal) as beside:
-            beside.write_text(f"{sha256(path.read_bytes()).hexdigest()}\n", "ascii")
+        write_file(seal, f"{sha256(path.read_bytes()).hexdigest()}\n".encode())
     except (TpusimError, OSError) as error:
         warnings.warn(
             f"the compiled program is not cached, so it will be compiled again ({error}); "

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from tpusim.base.errors import FileError, PlanError, nearest
 from tpusim.base.plain_text import plain, visible
 from tpusim.base.shown_value import shown
-from tpusim.base.text_files import atomic_write, path_of
+from tpusim.base.text_files import path_of, write_file
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.hardware import Slice, parse_slice
 
@@ -107,13 +107,9 @@ class Compiled:
 
         facts = format_header(self.facts()) if self.hlo else ""
         data = facts.encode() + self.data.lstrip(b"\n")
-        path = Path(path)
+        path = path_of(path, "save")
         packed = gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data
-        try:
-            with atomic_write(path) as beside:
-                beside.write_bytes(packed)
-        except OSError as error:
-            raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+        write_file(path, packed)
 
     def facts(self) -> dict[str, Any]:
         """Return all but the HLO, as JSON holds it."""

@@ -13,12 +13,19 @@ from time import monotonic
 from typing import Any
 
 from tpusim.base.errors import CompileError
+from tpusim.base.plain_text import plain
 from tpusim.compiler import cache as program_cache
 from tpusim.compiler.compile_apart import check_time_limit, compile_apart
 from tpusim.compiler.compile_request import CalledBackError
 from tpusim.compiler.compiled import Compiled, Until, check_flops, check_until
 from tpusim.compiler.exported import ExportedProgram, is_program, mesh_of, read_program
-from tpusim.compiler.exported_call import ExportedCall, check_exported, exported_call
+from tpusim.compiler.exported_call import (
+    ExportedCall,
+    check_axes,
+    check_exported,
+    check_named,
+    exported_call,
+)
 from tpusim.compiler.flops import lowered_flops
 from tpusim.compiler.memory_report import memory_report
 from tpusim.compiler.options import (
@@ -29,7 +36,7 @@ from tpusim.compiler.options import (
     own_options,
     with_dump,
 )
-from tpusim.compiler.refusals import explain_misfits, explain_refusals
+from tpusim.compiler.refusals import explain_misfits, explain_program_errors, explain_refusals
 from tpusim.compiler.tf import TensorFlowStep
 from tpusim.compiler.topologies import (
     INSTALL,
@@ -37,6 +44,7 @@ from tpusim.compiler.topologies import (
     device_position,
     devices_of,
     make_mesh,
+    some_mesh,
     versions,
 )
 from tpusim.hardware import Slice
@@ -103,7 +111,7 @@ def compile(
             )
         step = _exported_call(fn, name, slice, mesh)
         return compile(
-            step.fn,
+            step,
             *step.inputs,
             slice=slice,
             mesh=step.mesh,
@@ -142,7 +150,9 @@ def compile(
     abstract = _abstract(args, static, grid)
     name = name or getattr(fn, "__name__", "") or type(fn).__name__
     wide = jax.enable_x64(True) if isinstance(fn, TensorFlowStep) and fn.x64 else nullcontext()
-    with jax.set_mesh(grid), wide, explain_misfits(name):
+    foreign = isinstance(fn, ExportedCall | TensorFlowStep)
+    explained = explain_program_errors(name) if foreign else nullcontext()
+    with jax.set_mesh(grid), wide, explained, explain_misfits(name):
         jitted = fn if hasattr(fn, "trace") and not options else jax.jit(fn, **options)
         traced = jitted.trace(*abstract)
         lowered = traced.lower()
@@ -172,13 +182,18 @@ def _exported_call(
 ) -> ExportedCall:
     """Return an exported program as a function over the mesh, or over its own where that is None.
 
-    Raise CompileError if it was exported for another platform, number of devices, or mesh.
+    Raise CompileError if it was exported for another platform, number of devices, or mesh, or does
+    not say which mesh.
     """
     versions()
     pod, exported = as_slice(slice), read_program(program, name)
-    axes = mesh_of(exported) if mesh is None else mesh
-    check_exported(exported, getattr(axes, "shape", axes), pod.devices)
-    return exported_call(exported, _mesh(pod, axes))
+    check_exported(exported, pod.devices)
+    if mesh is None:
+        check_named(exported, pod)
+    grid = _mesh(pod, mesh_of(exported) if mesh is None else mesh)
+    check_axes(exported, grid.shape)
+    with explain_program_errors(exported.fun_name):
+        return exported_call(exported, grid)
 
 
 def _compile_or_load(
@@ -202,7 +217,7 @@ def _compile_or_load(
         "slice": str(pod),
         "devices": positions,
         "versions": found,
-        "mesh": dict(grid.shape),
+        "mesh": list(grid.shape.items()),
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
         **({"options": options} if options else {}),
     }
@@ -272,8 +287,8 @@ def _mesh(pod: Slice, mesh: Any) -> Any:
         mesh = {"one": 1}
     if mesh is None:
         raise CompileError(
-            f"{pod} has {pod.devices} devices and no mesh is given; write mesh={{'data': "
-            f"{pod.devices}}} or the axes that your shardings name"
+            f"{pod} has {pod.devices} devices and no mesh is given; write {some_mesh(pod)}, or the "
+            "axes that your shardings name"
         )
     if not isinstance(mesh, Mesh):
         return make_mesh(pod, mesh)
@@ -339,7 +354,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def _report_progress(what: str, done: Event, start: float) -> None:
-    terminal = sys.stderr.isatty()
+    terminal, what = sys.stderr.isatty(), plain(what)
     if done.wait(PROGRESS_DELAY):
         return
     if not terminal:

@@ -1,6 +1,6 @@
 """Programs before compilation that other tools wrote: exports of JAX, and StableHLO.
 
-All uses of JAX's private names for this are in this file.
+All uses of JAX's private names for this are in this file, and those for GSPMD in `gspmd.py`.
 """
 
 import re
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import CompileError, FileError
+from tpusim.compiler.gspmd import check_tiles, placed_over
+from tpusim.compiler.refusals import explain_program_errors
 
 ExportedProgram: TypeAlias = Any | str | bytes | Path
 """A `jax.export.Exported`, StableHLO as text or bytecode, or a file of either."""
@@ -24,6 +26,8 @@ _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 _DEVICES = "mhlo.num_partitions", "mhlo.num_replicas"
 """Attributes of a module; the product is the number of its devices."""
 _TEXT_SAMPLE = 4096
+_TEXT_LINE = re.compile(r'"-":(\d+):\d+: ')
+"""Where MLIR finds an error in a text that is not a file's."""
 
 
 def is_program(given: object) -> bool:
@@ -62,8 +66,9 @@ def wrap_stablehlo(data: bytes, name: str = "") -> Any:
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client
 
-    with mlir.make_ir_context():
+    with mlir.make_ir_context(), explain_program_errors(name or "the StableHLO"):
         module = _parse(data)
+        _check_shardings(module)
         main = _main(module)
         ins, outs = list(main.type.inputs), list(main.type.results)
         avals = tuple(map(abstract_array, ins)), tuple(map(abstract_array, outs))
@@ -179,15 +184,47 @@ def _parse(data: bytes) -> Any:
         )
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        said = next((line for line in lines if "error:" in line), lines[0]).strip()
+        said = next((line for line in lines if "error:" in line), lines[0])
         raise CompileError(
-            f"this is no StableHLO that this version of JAX reads: {said[:300]}"
+            f"this is no StableHLO that this version of JAX reads: {_reason(said)[:250]}"
         ) from error
     return module
 
 
+def _reason(said: str) -> str:
+    """Return an error of MLIR with the line of the text, and without stacks of Python's frames."""
+    said = said.rpartition("error: ")[2].strip()
+    if found := _TEXT_LINE.match(said):
+        return f"line {found[1]}: {said[found.end() :]}"
+    if not said.startswith(('"', "callsite(")):
+        return said.removeprefix("unknown: ")
+    depth = 0
+    for at, letter in enumerate(re.sub(r'"[^"]*"', lambda name: "_" * len(name[0]), said)):
+        depth += (letter == "(") - (letter == ")")
+        if not depth and letter == ")" and said[at + 1 :].startswith(": "):
+            return said[at + 3 :]
+    return said
+
+
+def _check_shardings(module: Any) -> None:
+    """Raise CompileError for shardings of GSPMD at which XLA would end the process."""
+    from jaxlib.mlir import ir
+
+    found: list[str] = []
+
+    def note(op: Any) -> Any:
+        keys = (key for key in (_GSPMD, "arg_attrs", "res_attrs") if key in op.attributes)
+        found.extend(str(op.attributes[key]) for key in keys)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    for text in found:
+        check_tiles(text)
+
+
 def _main(module: Any) -> Any:
-    found = [op for op in module.body.operations if _string(op.attributes, "sym_name") == "main"]
+    functions = (op for op in module.body.operations if op.operation.name == "func.func")
+    found = [op for op in functions if _string(op.attributes, "sym_name") == "main"]
     if not found:
         raise CompileError("the StableHLO has no function main; name the one to compile so")
     return found[0]
@@ -261,7 +298,12 @@ def _device_count(module: Any, mesh: Any) -> int:
     from jaxlib.mlir import ir
 
     attributes = module.operation.attributes
-    counts = (ir.IntegerAttr(attributes[key]).value for key in _DEVICES if key in attributes)
+    counts = [ir.IntegerAttr(attributes[key]).value for key in _DEVICES if key in attributes]
+    if min(counts, default=1) < 1:
+        raise CompileError(
+            f"the StableHLO is for {' x '.join(map(str, counts))} devices; write {_DEVICES[0]} = 1 "
+            "or more"
+        )
     return prod(counts) if mesh is None else int(mesh.size)
 
 
@@ -283,11 +325,26 @@ def mesh_of(exported: Any) -> dict[str, int] | None:
 
 
 def shardings_of(exported: Any, grid: Any) -> tuple[list[Any], list[Any]]:
-    """Return the shardings of flat arguments and results over a mesh; None where it has none."""
+    """Return the shardings of flat arguments and results over a mesh; None where it has none.
+
+    Those of GSPMD name no axes: they are over the devices in the order of the mesh, whatever its
+    axes are.
+    """
     from jax.sharding import NamedSharding
 
     if not exported._has_named_shardings:
-        return list(exported.in_shardings_jax(grid)), list(exported.out_shardings_jax(grid))
+        sides = (
+            ("argument", exported.in_shardings_hlo, exported.in_avals),
+            ("result", exported.out_shardings_hlo, exported.out_avals),
+        )
+        inward, outward = (
+            [
+                placed_over(grid, sharding, array, f"{exported.fun_name}: {what} {at}")
+                for at, (sharding, array) in enumerate(zip(shardings, arrays, strict=True))
+            ]
+            for what, shardings, arrays in sides
+        )
+        return inward, outward
 
     def over(given: Any) -> Any:
         return None if given is None or given.mesh.size == 1 else NamedSharding(grid, given.spec)

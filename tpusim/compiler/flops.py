@@ -26,11 +26,11 @@ from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import KERNEL_TARGETS
 from tpusim.compiler.hlo.parser_process import HloParser
 from tpusim.compiler.hlo.read import build_module, encoded_body, read_kernel_bodies
-from tpusim.compiler.to_program.op_metadata import REMAT_SCOPE
+from tpusim.compiler.to_program.op_metadata import is_recomputed
 from tpusim.compiler.to_program.trip_counts import trip_count
 from tpusim.compiler.work.attention_kernels import attention_work, splash_mask, useful_flops
 from tpusim.compiler.work.dots import DOT_OPCODES, dot_shape
-from tpusim.compiler.work.kernels import body_cost
+from tpusim.compiler.work.kernels import SPLASH_KERNEL, body_cost
 
 _MANUAL_BODY = "manual_computation_body"
 """Part of the names of computations whose shapes are one device's (`shard_map`)."""
@@ -78,7 +78,7 @@ def lowered_flops(lowered: Any, *, recomputed: bool = False) -> StepFlops | None
     axes = {axis: int(size) for axis, size in _AXIS_SIZE.findall(text.partition("\n")[0])}
 
     def skips(name: str) -> bool:
-        return not recomputed and REMAT_SCOPE in name
+        return not recomputed and is_recomputed(name)
 
     module = build_module(hlo.name, text)
     with HloParser() as parser:  # starts no process before there is a kernel to read
@@ -155,7 +155,7 @@ class _Count:
         if target not in KERNEL_TARGETS:
             return StepFlops()
         name = op_name(each).split("/")[-2:][0]
-        if "splash" in name:
+        if SPLASH_KERNEL.match(name):
             operands = [shape for one in where.operands(each) for shape in one.arrays]
             kernel = Instruction(name, each.opcode, each.shape_text)
             work = attention_work(kernel, operands, splash_mask(operands), 0, 0)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tpusim.base.errors import CompileError, nearest
+from tpusim.base.errors import CompileError, TpusimError, nearest
 from tpusim.base.shipped_table import shipped_table
 from tpusim.base.units import format_bytes
 from tpusim.hardware import Slice
@@ -38,6 +38,22 @@ def explain_misfits(name: str) -> Iterator[None]:
         if sentence := _misfit(text):
             raise CompileError(f"{name}: {sentence}") from error
         raise
+
+
+@contextmanager
+def explain_program_errors(name: str) -> Iterator[None]:
+    """Raise what JAX says of an exported program as one sentence: none of its code is run here."""
+    try:
+        yield
+    except TpusimError:
+        raise
+    except Exception as error:
+        first = _first(str(error))[:_LONGEST_REASON] or type(error).__name__
+        raise CompileError(f"{name}: JAX does not take the program: {first}") from error
+
+
+_LONGEST_REASON = 250
+"""Characters of an error of JAX that a sentence repeats."""
 
 
 def _misfit(text: str) -> str:

@@ -1,10 +1,11 @@
 """Devices of slices that need not exist, as libtpu describes them to JAX."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,19 @@ def make_mesh(pod: Slice | str, axes: Mapping[str, int]) -> Any:
             "give a jax.sharding.Mesh of your own over its devices"
         ) from error
     return Mesh(grid, tuple(axes))
+
+
+def some_mesh(pod: Slice, sizes: Sequence[int] = ()) -> str:
+    """Return a mesh that fits a slice, as a user writes it.
+
+    sizes: of its axes, where they multiply to the devices of one slice.
+    """
+    one = pod.devices // pod.num_slices
+    sizes = sizes if sizes and prod(sizes) == one else (one,)
+    names = ["data", "model", *(f"axis_{at}" for at in range(2, len(sizes)))]
+    across = {f"{DCN_PREFIX}data": pod.num_slices} if pod.num_slices > 1 else {}
+    axes = across | dict(zip(names, sizes, strict=False))
+    return f"mesh={axes} (--mesh {','.join(f'{axis}={size}' for axis, size in axes.items())})"
 
 
 def place_mesh(pod: Slice, axes: Mapping[str, int], placement: Placement) -> Any:

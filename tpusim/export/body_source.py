@@ -4,7 +4,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from tpusim.export.names import function_name, target_name, unsaid, value_name
+from tpusim.export.library_source import library_names
+from tpusim.export.names import (
+    check_distinct,
+    function_name,
+    local_name,
+    quoted,
+    target_name,
+    unsaid,
+    value_name,
+)
 from tpusim.export.operations import expression
 from tpusim.export.routing import made_besides
 from tpusim.export.step_context import StepContext
@@ -40,7 +49,9 @@ class StepBodies:
         group: the scan that they are in.
         own: names of the weights of which each iteration of that scan has its own.
         """
-        made: list[StepLine] = []
+        ops, made = tuple(ops), list[StepLine]()
+        results = (tensor for op in ops for tensor in op.outputs)
+        check_distinct(((value_name(tensor), tensor.name) for tensor in results), "results")
         for op in ops:
             if isinstance(op, Scan):
                 made += self._scan(op)
@@ -53,7 +64,8 @@ class StepBodies:
 
     def _add_weight(self, tensor: Tensor, group: str) -> None:
         made = weight_source(self.context, tensor, group, self.staged)
-        self.weights.setdefault((group, made.name), made)
+        known = self.weights.setdefault((group, made.name), made)
+        check_distinct([(one.name, one.tensor) for one in (known, made)], "weights")
 
     def _operation(self, op: Op) -> list[StepLine]:
         """Return the assignment of an operation's results, each with its sharding."""
@@ -70,6 +82,9 @@ class StepBodies:
                 )
             ]
         value = expression(op, context)
+        function = op.function.name if isinstance(op, Pointwise) and op.function else ""
+        if function not in library_names() and value.startswith(f"{function}("):
+            raise unsaid(op.name, f"the function {function}")
         besides = made_besides(op, context)
         if len(op.outputs) == 1 and not besides:
             return self._result(op.outputs[0], value, op.name)
@@ -85,7 +100,7 @@ class StepBodies:
         if constrained:
             value = f"shard({value}, {self.context.value_spec(tensor)})"
         if tensor.short in self.context.named:
-            value = f'checkpoint_name({value}, "{tensor.short}")'
+            value = f"checkpoint_name({value}, {quoted(tensor.short)})"
         return assignment(value_name(tensor), value, op)
 
     def _scan(self, op: Scan) -> list[StepLine]:
@@ -107,7 +122,9 @@ class StepBodies:
         body = self._layers(op, own)
         name = function_name(op.name.removesuffix("s"))
         saved = [
-            StepLine(f'{value_name(given)} = checkpoint_name({value_name(given)}, "{given.short}")')
+            StepLine(
+                f"{value_name(given)} = checkpoint_name({value_name(given)}, {quoted(given.short)})"
+            )
             for _, given, _, _ in op.carries
             if given.short in self.context.named or self._saves_iterations()
         ]
@@ -125,7 +142,7 @@ class StepBodies:
         layer = f"lambda x, w: {name}({given}, w)" if shared or several else name
         start, end = (f"({before})", f"({after})") if several else (before, after)
         loop = "lax.scan" if self.context.scans_layers else "unrolled"
-        call = f'{loop}({self._checkpointed(layer)}, {start}, w["{op.name}"])'
+        call = f"{loop}({self._checkpointed(layer)}, {start}, w[{quoted(op.name)}])"
         return assignment(f"{end}, _", call, op.name)
 
     def _recurrence(self, op: Scan) -> list[StepLine]:
@@ -141,13 +158,13 @@ class StepBodies:
             f"jnp.moveaxis({value_name(whole)}, {whole.dims.index(op.steps)}, 0)"
             for whole, _ in op.slices
         ]
-        name, outside = op.name, self.context
+        name, outside = local_name(op.name), self.context
         saved = _sums(op)
         self.context = replace(outside, named=outside.named | saved)
         body, self.context = self.lines(op.body), outside
         start = (f"{entered}, = states", f"{parts}, = parts")
         end = f"return ({left},), ({wholes},)"
-        names = ", ".join(f'"{one}"' for one in sorted(saved))
+        names = ", ".join(map(quoted, sorted(saved)))
         policy = f"{CHECKPOINTS}.save_only_these_names({names})"
         step = f"jax.checkpoint({name}, prevent_cse=False, policy={policy})"
         call = f"lax.scan({step}, ({before},), ({', '.join(given)},))"
@@ -183,7 +200,7 @@ class StepBodies:
                 ]
             ),
         ]
-        weights = f'w["{op.name}"], SPECS["{op.name}"]'
+        weights = f"w[{quoted(op.name)}], SPECS[{quoted(op.name)}]"
         spec = self.context.value_spec(before)
         policy = f", policy={self._of_iteration(first.short)}" if self._has_rounds() else ""
         call = f"circular_pipeline(chunk, {value_name(before)}, {weights}, {spec}{policy})"
@@ -228,9 +245,9 @@ class StepBodies:
         known = "" if self.context.plan.dtypes.quantised else POLICIES[remat.policy]
         base = known and f"{of}.{known}"
         saved = sorted((self.context.named - set(remat.offload)) | set(more))
-        names = ", ".join(f'"{name}"' for name in saved)
+        names = ", ".join(map(quoted, saved))
         if remat.offload:
-            moved = ", ".join(f'"{name}"' for name in remat.offload)
+            moved = ", ".join(map(quoted, remat.offload))
             return (
                 f"{of}.save_and_offload_only_these_names(names_which_can_be_saved=[{names}], "
                 f'names_which_can_be_offloaded=[{moved}], offload_src="device", '
@@ -248,11 +265,11 @@ class StepBodies:
         ((inside, outside),) = op.stacks
         names = [_read_name(part) for _, part in op.slices]
         given = [self._tiles(whole, part) for whole, part in op.slices]
-        body = self.lines(op.body)
+        body, name = self.lines(op.body), local_name(op.name)
         start, end = f"{', '.join(names)} = parts", f"return None, {value_name(inside)}"
-        call = f"lax.scan(jax.checkpoint({op.name}, prevent_cse=False), None, ({', '.join(given)}))"
+        call = f"lax.scan(jax.checkpoint({name}, prevent_cse=False), None, ({', '.join(given)}))"
         return [
-            *_local_function(f"{op.name}(_, parts)", (start,), body, end),
+            *_local_function(f"{name}(_, parts)", (start,), body, end),
             *assignment(f"_, {value_name(outside)}", call, op.name),
         ]
 

@@ -11,10 +11,14 @@ from tpusim.export.step_line import WIDTH
 LIBRARY = tuple(
     Path(__file__).with_name("jax_library") / f"{name}.py"
     for name in (
-        "layers", "training", "experts", "weight_dtypes", "pipelines", "muon", "images", "encoders",
+        "layers", "training", "experts", "weight_dtypes", "pipelines", "muon", "frozen", "images",
+        "encoders",
     )
 )  # fmt: skip
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""
+
+STEP_CONSTANTS = Path(__file__).with_name("jax_library") / "step_constants.py"
+"""The names that an exported file defines for the library."""
 
 MARKS = ("  # fmt: skip", "  # type: ignore[untyped-decorator]")
 """Comments for this project's tools, which an exported file does without."""
@@ -57,6 +61,17 @@ def library_names() -> frozenset[str]:
     return frozenset(filter(_is_function, _definitions()))
 
 
+@cache
+def step_names() -> frozenset[str]:
+    """Return all names of an exported file but functions and sizes: constants, types, imports."""
+    own = ast.parse(STEP_CONSTANTS.read_text("utf-8")).body
+    constants = {ast.unparse(node.target) for node in own if isinstance(node, ast.AnnAssign)}
+    imported = {
+        alias.asname or alias.name for names in _imports().values() for alias in names.values()
+    }
+    return frozenset({*_definitions(), *constants, *imported} - library_names() - {"VOCAB"})
+
+
 def library_functions(names: Iterable[str]) -> tuple[str, ...]:
     """Return the functions of the library among `names`, and those that they use, in its order."""
     definitions = _definitions()
@@ -82,7 +97,7 @@ def functions_source(names: Iterable[str]) -> str:
 
 def imports_of(source: str) -> str:
     """Return the library's imports of names that a source uses, Python's own in a block apart."""
-    used = set(_names(ast.parse(source)))
+    used = names_in(source)
     blocks: tuple[list[str], list[str]] = [], []
     for module, aliases in _imports().items():
         kept = [alias for alias in aliases.values() if (alias.asname or alias.name) in used]
@@ -118,6 +133,11 @@ def _import_lines(module: str, names: list[ast.alias]) -> list[str]:
 def _order(line: str) -> tuple[bool, str]:
     """Return the key by which imports are sorted: modules first, then names of modules."""
     return line.startswith("from"), line
+
+
+def names_in(source: str) -> set[str]:
+    """Return the names that a source uses; what stands in its literals are none."""
+    return set(_names(ast.parse(source)))
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
-from string import ascii_lowercase
+from keyword import iskeyword
+from string import ascii_letters, ascii_lowercase
 
+from tpusim.base.errors import PlanError
 from tpusim.export.names import (
     call,
     constant_name,
     entry,
+    quoted,
     spec,
     target_name,
     unsaid,
@@ -66,7 +69,7 @@ def read(tensor: Tensor, context: StepContext) -> str:
     """Return the expression of an operand in the dtype of activations."""
     if tensor.role is TensorRole.PARAM:
         cast = ".astype(COMPUTE)" if context.casts_weights else ""
-        return f'w["{weight_name(tensor)}"]{cast}'
+        return f"w[{quoted(weight_name(tensor))}]{cast}"
     return value_name(tensor)
 
 
@@ -96,7 +99,7 @@ def _product(op: Einsum, context: StepContext) -> str:
             op = replace(op, lhs=op.rhs, rhs=op.lhs)
         return _product_of_weight(op, context, narrow)
     factors = (_factor(tensor, context) for tensor in (op.lhs, op.rhs))
-    return call("jnp.einsum", f'"{formula(op, context)}"', *factors)
+    return call("jnp.einsum", quoted(formula(op, context)), *factors)
 
 
 def _product_of_weight(op: Einsum, context: StepContext, narrow: bool) -> str:
@@ -107,7 +110,8 @@ def _product_of_weight(op: Einsum, context: StepContext, narrow: bool) -> str:
     layouts, subscripts = context.layouts, formula(op, context)
     operands = [(tensor, layouts[tensor.name]) for tensor in op.inputs]
     split = contraction(operands, op.output, layouts[op.output.name])
-    factors = [f'"{subscripts}"', _factor(op.lhs, context), f'w["{weight_name(op.rhs)}"]']
+    weight = f"w[{quoted(weight_name(op.rhs))}]"
+    factors = [quoted(subscripts), _factor(op.lhs, context), weight]
     if narrow:
         of_operands = subscripts.partition("->")[0].replace(",", "")
         letters = dict(zip((*op.lhs.dims, *op.rhs.dims), of_operands, strict=True))
@@ -136,9 +140,8 @@ def formula(op: Einsum, context: StepContext) -> str:
     lhs, rhs, made = (_dims(tensor, context) for tensor in (op.lhs, op.rhs, op.output))
     dims = list(dict.fromkeys((*lhs, *rhs)))
     for dim in sorted(dims, key=lambda dim: plain_dim(dim) not in _LETTERS):
-        wanted = (
-            _LETTERS.get(plain_dim(dim), "") + "".join(filter(str.isalpha, dim)) + ascii_lowercase
-        )
+        own = "".join(filter(ascii_letters.__contains__, dim))
+        wanted = _LETTERS.get(plain_dim(dim), "") + own + ascii_lowercase
         letters[dim] = next(letter for letter in wanted if letter not in letters.values())
     left, right, result = ("".join(letters[dim] for dim in each) for each in (lhs, rhs, made))
     return f"{left},{right}->{result}"
@@ -159,7 +162,7 @@ def _(op: Gather, context: StepContext) -> str:
         return call("rows_of_examples", read(op.table, context), ids)
     if context.moves_weights_apart:
         gathered = [spec(_table_layout(op, context))] if context.gathers_apart else []
-        return call("lookup", f'w["{weight_name(op.table)}"]', ids, *gathered)
+        return call("lookup", f"w[{quoted(weight_name(op.table))}]", ids, *gathered)
     return f"{read(op.table, context)}[{ids}]"
 
 
@@ -192,7 +195,8 @@ def _(op: Attention, context: StepContext) -> str:
     options += [f"window={op.window}"] if op.window else []
     options += ["order=ORDER"] if op.causal and context.order > 1 else []
     options += _kernel_options(context.plan.attention_kernel)
-    options += [f'saved_as="{op.output.short}"'] if op.output.short in context.named else []
+    saved = op.output.short
+    options += [f"saved_as={quoted(saved)}"] if saved in context.named else []
     return call("flash_attention", *given, spec(query), spec(key), *options)
 
 
@@ -246,6 +250,9 @@ def called(of: Function, given: list[str], *more: str, last: str = "") -> str:
 
     more: arguments that follow the operands. last: that which follows all.
     """
+    words = (of.name, *(name for name, _ in of.constants))
+    if not all(word.isidentifier() and not iskeyword(word) for word in words):
+        raise PlanError(f"the function {of} has a name that is no identifier, so it has no JAX")
     sizes = [constant_name(value) for _, value in of.constants if isinstance(value, str)]
     others = [f"{n}={v}" for n, v in of.constants if v and not isinstance(v, str)]
     return call(of.name, *given, *more, *sizes, *others, *filter(None, (last,)))

@@ -58,9 +58,11 @@ def _arguments(call: str) -> tuple[str, list[str]]:
     """Return the function of a call and its arguments."""
     head, _, rest = call.partition("(")
     parts, depth, quoted, current = [], 0, "", ""
+    escaped = False
     for char in rest[:-1]:
         if quoted:
-            quoted = "" if char == quoted else quoted
+            quoted = "" if char == quoted and not escaped else quoted
+            escaped = char == "\\" and not escaped
         elif char in "\"'":
             quoted = char
         elif char == "," and not depth:

@@ -1,20 +1,24 @@
 """The file of a training step: its sizes, mesh, shardings, functions, and a loop that trains."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from textwrap import fill
 
+from tpusim.base.plain_text import plain as shortened
 from tpusim.export.body_source import StepBodies
 from tpusim.export.library_source import (
     functions_source,
     imports_of,
     library_constants,
     library_functions,
+    names_in,
 )
 from tpusim.export.names import (
     DTYPES,
+    check_distinct,
     constant_name,
+    docstring,
+    quoted,
     spec,
     target_name,
     unsaid,
@@ -40,7 +44,9 @@ OPTIMIZERS = {
 }
 """The optimizer of each plan, as source."""
 
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_OF_TRAINED = ("trained", "merged", "loss_of_trained")
+"""Functions of the library of steps with frozen weights."""
+
 _DIVIDED = ("step_specs", "gradients", "train_step")
 """Functions of the library that are others where weights are updated in parts."""
 
@@ -72,6 +78,7 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
     weights = weight_tables(bodies.weights.values(), listed=not context.scans_layers)
     settings = _settings(context)
     used = _words([*step, *settings]) | library_constants(_wanted(context))
+    used |= set(_OF_TRAINED) if _frozen(context) else set()
     helpers = library_functions(used)
     training = _training(context, helpers)
     rest = [*weights, *plain(functions_source(helpers)), *settings, *step, *plain(training)]
@@ -83,18 +90,19 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
 
 
 def _words(lines: Iterable[StepLine]) -> set[str]:
-    return {word for line in lines for word in _WORD.findall(line.text)}
+    return names_in("\n".join(map(str, lines)))
 
 
 def _title(context: StepContext, pod: Slice) -> str:
     count = f"{pod.devices} device{'s' * (pod.devices > 1)}"
-    head = fill(f'"""A training step of {context.graph.name} on {pod} ({count}).', WIDTH)
-    return f'''{head}
-
-{fill(f"{context.plan}.", WIDTH)}
-
-Written by tpusim. Run as a program, it trains on random tokens on the devices that are there.
-"""'''
+    paragraphs = (
+        f"A training step of {shortened(context.graph.name)} on {pod} ({count}).",
+        f"{context.plan}.",
+        "Written by tpusim. Run as a program, it trains on random tokens on the devices that are "
+        "there.",
+    )
+    text = "\n\n".join(fill(paragraph, WIDTH) for paragraph in paragraphs)
+    return docstring(f"{text}\n")
 
 
 def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
@@ -107,8 +115,10 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
     mesh = plan.active_axes or dict(plan.mesh)
     parts = plan.stages * plan.pipeline.virtual_stages
     scans = {op.name: op.trips // parts for op in graph.ops if isinstance(op, Scan)}
+    sizes = scans | graph.sizes
+    check_distinct(((constant_name(name), name) for name in sizes), "dimensions")
     constants = {
-        "MESH": "{" + ", ".join(f'"{axis}": {size}' for axis, size in mesh.items()) + "}",
+        "MESH": "{" + ", ".join(f"{quoted(axis)}: {size}" for axis, size in mesh.items()) + "}",
         "COMPUTE": DTYPES[dtypes.compute],
         "STORED": DTYPES[dtypes.param],
         "FORWARD": DTYPES[dtypes.of("matmul")],
@@ -120,7 +130,7 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
         "ACCUMULATORS": DTYPES[dtypes.of("accumulator")],
         "STAGES": plan.stages,
         "REPEATS": plan.pipeline.virtual_stages,
-        **{constant_name(name): size for name, size in (scans | graph.sizes).items()},
+        **{constant_name(name): size for name, size in sizes.items()},
         "MICROBATCHES": plan.microbatches,
         **_batch(context, several, lead),
         "LEARNING_RATE": LEARNING_RATE,
@@ -140,7 +150,7 @@ def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, st
         computed = context.dtype(tensor) == "COMPUTE"
         dtype = DTYPES[context.plan.dtypes.compute if computed else tensor.dtype]
         shape = f"(({', '.join(map(constant_name, tensor.dims))},), {dtype})"
-        inputs.append((f'    "{value_name(tensor)}": ', shape, context.spec(tensor)))
+        inputs.append((f"    {quoted(value_name(tensor))}: ", shape, context.spec(tensor)))
     if inputs:
         shapes, specs = (
             "\n".join(["{", *(f"{row[0]}{row[at]}," for row in inputs), "}"]) for at in (1, 2)
@@ -162,25 +172,29 @@ def _settings(context: StepContext) -> list[StepLine]:
         made = f"adam(LEARNING_RATE, {DTYPES[dtypes.moment]}, {second})"
     lines = [f"OPTIMIZER = {made}"]
     if frozen := _frozen(context):
-        names = "".join(f'"{name}", ' for name in frozen)
-        lines = [f"FROZEN = ({names.rstrip()})", f"OPTIMIZER = without_frozen({made})"]
+        lines += ["FROZEN = (", *(f"    {quoted(name)}," for name in frozen), ")"]
     if context.order > 1:
         lines.append(f"ORDER = balanced_order(SEQ, {context.order})")
     return [StepLine(""), StepLine(""), *map(StepLine, lines)]
 
 
 def _frozen(context: StepContext) -> tuple[str, ...]:
-    """Return the entries of the tables of weights that have no gradient."""
+    """Return the entries of the tables of weights that have no gradient: all of a scan as one."""
     step = training_step(context.graph, Remat())
     moved = {name for name, _ in step.gradients}
-    keys = {
-        op.name if isinstance(op, Scan) else weight_name(tensor): None
-        for op in context.graph.ops
-        for one in (op.body if isinstance(op, Scan) else (op,))
-        for tensor in one.inputs
-        if tensor.role is TensorRole.PARAM and tensor.name not in moved
-    }
-    return tuple(keys)
+    found: dict[str, None] = {}
+    for op in context.graph.ops:
+        read = [t for one in (op.body if isinstance(op, Scan) else (op,)) for t in one.inputs]
+        weights = [tensor for tensor in read if tensor.role is TensorRole.PARAM]
+        own = {t.name for t in op.shared} if isinstance(op, Scan) else set()
+        frozen = [t for t in weights if t.name not in moved]
+        if isinstance(op, Scan) and weights and frozen == weights and not own:
+            found[op.name] = None
+            continue
+        for tensor in frozen:
+            table = f"{op.name}/" if isinstance(op, Scan) and tensor.name not in own else ""
+            found[f"{table}{weight_name(tensor)}"] = None
+    return tuple(found)
 
 
 def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
@@ -193,7 +207,7 @@ def _loss(context: StepContext, forward: list[StepLine]) -> list[StepLine]:
     elif context.plan.microbatches > 1:
         said = "a microbatch, [BATCH, SEQ] tokens"
     shifted = (f"{value_name(ids)} = tokens_before({target_name(ids)})" for ids in context.ids[1:])
-    read = (f'{name} = batch["{name}"]' for name in map(value_name, context.inputs))
+    read = (f"{name} = batch[{quoted(name)}]" for name in map(value_name, context.inputs))
     body = [
         StepLine(f'"""Return the mean loss of {said}."""'),
         *map(StepLine, (*shifted, *read)),
@@ -240,6 +254,14 @@ def _replaced(context: StepContext, several: bool) -> Iterator[tuple[str, str]]:
         for specs in ("SPECS", "UPDATE_SPECS"):
             trained = f"trained(abstract_weights()), trained({specs}))"
             yield f"abstract_weights(), {specs})", trained
+            yield f"shard(zeros, {specs})", f"shard(zeros, trained({specs}))"
+            yield f"shard(grads, {specs})", f"shard(grads, trained({specs}))"
+        updated = "optax.apply_updates(params, updates)"
+        own = updated.replace("params", "trained(params)")
+        yield updated, f"merged({own}, params)"
+        for end in ("ACCUMULATORS), params)", "init(params)", "moments, params)"):
+            yield end, end.replace("params", "trained(params)")
+        yield "(loss)(used,", "(loss_of_trained(used))(trained(used),"
     if context.order == 1:
         yield "[..., ORDER]", ""
     if context.inputs:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tpusim.export.names import constant_name, entry, spec, unsaid, weight_name
+from tpusim.export.names import constant_name, entry, quoted, spec, unsaid, weight_name
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import StepLine, indented
 from tpusim.frames import choices_of, sizes_of
@@ -20,12 +20,14 @@ its matrices while Muon makes them orthogonal."""
 class WeightSource:
     """A weight of the exported step.
 
+    tensor: its name in the graph.
     group: the scan whose iterations have one each; empty for a weight of the model.
     entries: what each table has for it, as source.
     """
 
     group: str
     name: str
+    tensor: str
     entries: Mapping[str, str]
 
 
@@ -42,7 +44,7 @@ def weight_source(context: StepContext, tensor: Tensor, group: str, staged: str)
         UPDATE_SPECS: context.spec(tensor, *lead, update=True),
     }
     entries |= _matrices(context, tensor, lead, sizes) if group else {}
-    return WeightSource(group, weight_name(tensor), entries)
+    return WeightSource(group, weight_name(tensor), tensor.name, entries)
 
 
 def _lead(context: StepContext, group: str, staged: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -111,9 +113,9 @@ def _table(name: str, weights: Iterable[WeightSource], listed: bool) -> list[Ste
         groups.setdefault(weight.group or weight.name, []).append(weight)
     lines = []
     for key, members in groups.items():
-        own = [StepLine(f'"{one.name}": {one.entries[name]},') for one in members]
+        own = [StepLine(f"{quoted(one.name)}: {one.entries[name]},") for one in members]
         if members[0].group:
             start, end = ("[{", f"}}] * {constant_name(key)},") if listed else ("{", "},")
-            own = [StepLine(f'"{key}": {start}'), *indented(own), StepLine(end)]
+            own = [StepLine(f"{quoted(key)}: {start}"), *indented(own), StepLine(end)]
         lines += own
     return [StepLine(""), StepLine(f"{name} = {{"), *indented(lines), StepLine("}")]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import prod
 
-from tpusim.export.names import unsaid
+from tpusim.export.names import quoted, unsaid
 from tpusim.graph import Convolution, ConvolutionWindow, DimSizes, Pool
 
 
@@ -37,7 +37,7 @@ def convolution(op: Convolution, activation: str, kernel: str, sizes: DimSizes) 
     given = [activation, kernel, _each(w.stride for w in op.windows), _pads(op.windows, sizes)]
     given += _other("lhs_dilation", [w.input_dilation for w in op.windows])
     given += _other("rhs_dilation", [w.dilation for w in op.windows])
-    given += ["dimension_numbers=(" + ", ".join(f'"{dims}"' for dims in written) + ")"]
+    given += ["dimension_numbers=(" + ", ".join(map(quoted, written)) + ")"]
     given += [f"feature_group_count={groups}"] if groups > 1 else []
     return f"lax.conv_general_dilated({', '.join(given)})"
 

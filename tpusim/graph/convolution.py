@@ -10,7 +10,6 @@ from tpusim.graph.tensor import (
     DimSizes,
     MakeGradient,
     Tensor,
-    TensorRole,
     gradient_of,
 )
 from tpusim.graph.window import ConvolutionWindow
@@ -158,7 +157,7 @@ class Convolution:
                 made=(gradient(wanted),),
             )
             for side, wanted, other in pairs
-            if wanted.role is not TensorRole.INPUT
+            if wanted.differentiable
         )
 
 
@@ -220,7 +219,7 @@ class Pool:
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Pool, ...]":
         """Return the operation that makes the gradient of the activation."""
-        if self.activation.role is TensorRole.INPUT:
+        if not self.activation.differentiable:
             return ()
         given = gradient_of(self.output, cotangents)
         return (

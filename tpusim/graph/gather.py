@@ -33,6 +33,8 @@ class Gather:
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Scatter, ...]":
         """Return the scatter-add of the rows' gradients into the table's."""
+        if not self.table.differentiable:
+            return ()
         given = gradient_of(self.output, cotangents)
         return (Scatter(f"{self.name}/dw", given, self.ids, gradient(self.table), self.dim),)
 

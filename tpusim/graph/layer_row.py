@@ -6,7 +6,7 @@ target, in front of a decoder).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -58,7 +58,7 @@ class LayerRow:
             inside = self.scan_of(cut)
             scan = self.scans[inside]
             before, after = self._sections(2 * inside + 1)
-            return scan.carries[0][0], _live(before, (*scan.shared, *_reads(after[1:])))
+            return carried_into(scan), _live(before, (*scan.shared, *_reads(after[1:])))
         before, after = self._sections(2 * begun)
         carried = self.scans[begun - 1].carries[0][3]
         others = _live(before, _reads(after))
@@ -106,6 +106,15 @@ def layer_row(graph: Graph) -> LayerRow:
 def layer_count(graph: Graph) -> int:
     """Return the number of layers of a forward pass."""
     return layer_row(graph).layers
+
+
+def carried_into(scan: Scan) -> Tensor:
+    """Return what a cut between the layers of a scan passes on, by the name of the first input.
+
+    The first layer may be given a frozen tensor, where those behind a cut have a gradient.
+    """
+    before, entered, _, _ = scan.carries[0]
+    return replace(before, frozen=entered.frozen)
 
 
 def layer_inputs(scan: Scan) -> tuple[Tensor, ...]:

@@ -15,7 +15,13 @@ from tpusim.base.phase import Phase
 from tpusim.graph.backward import training_step
 from tpusim.graph.function import COPY
 from tpusim.graph.graph import LOSS, Graph
-from tpusim.graph.layer_row import LayerRow, layer_inputs, layer_row, read_of_outside
+from tpusim.graph.layer_row import (
+    LayerRow,
+    carried_into,
+    layer_inputs,
+    layer_row,
+    read_of_outside,
+)
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.remat import Remat
@@ -103,8 +109,9 @@ def chunk_of_model(
     row = layer_row(graph)
     taken = _PartLayers(row, first, last)
     ops = taken.ops(renamed=(True, True))
-    entered, left = (row.scans[row.scan_of(layer)].carries[0] for layer in (first, last - 1))
-    before, after = replace(entered[0], name=STAGE_IN), replace(left[3], name=STAGE_OUT)
+    entered, left = (row.scans[row.scan_of(layer)] for layer in (first, last - 1))
+    before = replace(carried_into(entered), name=STAGE_IN)
+    after = replace(left.carries[0][3], name=STAGE_OUT)
     others = tuple(t for t in read_of_outside(ops) if t.name != STAGE_IN)
     builder = _PartBuilder(row, remat, tiled)
     label = _label("", first, last, "")
@@ -190,7 +197,8 @@ class _PartBuilder:
 
     def _trained(self, tensors: Sequence[Tensor], origin: Mapping[str, str]) -> tuple[Tensor, ...]:
         """Return the tensors that have a gradient: frozen ones have none."""
-        return tuple(t for t in tensors if origin.get(t.name, t.name) in self.row.trained)
+        trained = self.row.trained
+        return tuple(t for t in tensors if not t.frozen and origin.get(t.name, t.name) in trained)
 
 
 def _arriving(tensor: Tensor, read: Collection[str]) -> Tensor:
@@ -241,7 +249,8 @@ class _PartLayers:
         assert isinstance(run, Scan)
         ((before, entered, left, after),) = run.carries
         self.origin[STAGE_IN] = before.name
-        return replace(run, carries=((replace(before, name=STAGE_IN), entered, left, after),))
+        given = replace(carried_into(run), name=STAGE_IN)
+        return replace(run, carries=((given, entered, left, after),))
 
     def _ending(self, run: Op) -> Scan:
         """Return a scan that makes `STAGE_OUT`."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tpusim.base.phase import Phase
-from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, TensorRole, gradient_of
+from tpusim.graph.tensor import Cotangents, MakeGradient, Tensor, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Reshape:
 
     def transpose(self, cotangents: Cotangents, gradient: MakeGradient) -> "tuple[Reshape, ...]":
         """Return the reshape of the gradient back to the dimensions of the operand."""
-        if self.input.role is TensorRole.INPUT:
+        if not self.input.differentiable:
             return ()
         given = gradient_of(self.output, cotangents).view(self.output.dims)
         made = gradient(self.input)

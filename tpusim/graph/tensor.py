@@ -31,6 +31,9 @@ JOINT = "joint_"
 INPUT = "in_"
 """Before a dimension of an operand whose result has the same dimension again."""
 
+ADAPTER_RANK = "adapter_rank"
+"""The dimension between the two matrices of an adapter, which no other weight has."""
+
 PART_DOT = "."
 """Between a part of a model and its dimension: `image.embed`."""
 
@@ -59,6 +62,7 @@ class Tensor:
     primal: for a gradient, the name of the tensor whose gradient this is, or contributes to.
     narrow: dtype of its gradient and of its saved copies; "" if it is `dtype`.
     stopped: this use of it passes no gradient on (JAX's `stop_gradient`).
+    frozen: it has no gradient, as no weight that is trained has made it; see `with_trainable`.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Tensor:
     primal: str = ""
     narrow: str = ""
     stopped: bool = False
+    frozen: bool = False
 
     def gradient(self, name: str) -> "Tensor":
         """Return a tensor for its gradient, or for a contribution to it."""
@@ -75,9 +80,9 @@ class Tensor:
 
     @property
     def differentiable(self) -> bool:
-        """True if it has a gradient: inputs, states, booleans and stopped uses have none."""
+        """True if it has a gradient: inputs, states, booleans, frozen and stopped ones do not."""
         constant = self.role in (TensorRole.INPUT, TensorRole.STATE)
-        return not (constant or self.dtype == "pred" or self.stopped)
+        return not (constant or self.dtype == "pred" or self.stopped or self.frozen)
 
     @property
     def saved_dtype(self) -> str:

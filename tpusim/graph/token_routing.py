@@ -48,6 +48,8 @@ class TokenRouting:
         self, cotangents: Cotangents, gradient: MakeGradient
     ) -> "tuple[TokenRouting, ...]":
         """Return the combine of a dispatch's gradient, or the dispatch of a combine's."""
+        if not (self.tokens.differentiable or (self.weighted and self.gates.differentiable)):
+            return ()
         given = gradient_of(self.output, cotangents)
         return (
             TokenRouting(

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tpusim.base.errors import ModelError
+
 Padding: TypeAlias = str | tuple[int, int]
 """`same`, `valid`, or the elements added before the first input and after the last."""
 
@@ -38,13 +40,13 @@ class ConvolutionWindow:
     def __post_init__(self) -> None:
         for name in ("stride", "dilation", "input_dilation"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{self.in_dim}: {name} is {getattr(self, name)}; write 1 or more")
+                raise ModelError(f"{self.in_dim}: {name} is {getattr(self, name)}; write 1 or more")
         if isinstance(self.padding, str) and self.padding not in _WORDS:
-            raise ValueError(
+            raise ModelError(
                 f"{self.in_dim}: padding is {self.padding!r}; write same, valid or (low, high)"
             )
         if self.in_dim == self.out_dim:
-            raise ValueError(
+            raise ModelError(
                 f"{self.in_dim} is both the inputs and the outputs of a window; name them apart"
             )
 
@@ -81,7 +83,7 @@ class ConvolutionWindow:
         """
         dilated = (size - 1) * self.input_dilation + 1 + sum(self.pads(size, taps))
         if dilated < self.reach(taps):
-            raise ValueError(
+            raise ModelError(
                 f"{self.in_dim}: {taps} taps with a dilation of {self.dilation} reach over "
                 f"{self.reach(taps)} inputs, but there are {dilated} with their padding"
             )

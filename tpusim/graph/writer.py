@@ -12,12 +12,16 @@ shard by a rule of its own.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
+from tpusim.base.argument_types import in_words, misfit
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, nearest
+from tpusim.base.shown_value import cut
+from tpusim.graph.checked_pieces import Count, Joinable, checked_piece
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.function import ADD, ZEROS
 from tpusim.graph.graph import LOSS, Graph
@@ -46,13 +50,21 @@ class GraphWriter:
     ops: list[Op] = field(default_factory=list)
     outputs: dict[str, Tensor] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.sizes, dict):
+            raise ModelError(
+                "a writer takes the model's name and a table of sizes; write "
+                'GraphWriter("mine", {"batch": 8})'
+            )
+
+    @checked_piece
     def size(self, **sizes: int) -> None:
         """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
         for short, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ModelError(
-                    f"{self.name} has the dimension {short} with size {size!r}; write a whole "
-                    "number of at least 1"
+                    f"{self.name} has the dimension {short} with size {cut(in_words(size))}; "
+                    "write a whole number of at least 1"
                 )
             dim = f"{self.within}{PART_DOT}{short}" if self.within else short
             if self.sizes.setdefault(dim, size) != size:
@@ -61,8 +73,12 @@ class GraphWriter:
                     "give the second a name of its own"
                 )
 
+    @checked_piece
     def dim(self, short: str) -> str:
         """Return the dimension that a name means here. Raise ModelError for an unknown one."""
+        return self._dim(short)
+
+    def _dim(self, short: str) -> str:
         own = f"{self.within}{PART_DOT}{short}"
         found = own if self.within and own in self.sizes else short
         if found not in self.sizes:
@@ -72,50 +88,61 @@ class GraphWriter:
             )
         return found
 
+    @checked_piece
     def dims(self, shorts: Sequence[str]) -> tuple[str, ...]:
         """Return the dimensions that names mean here."""
-        return tuple(map(self.dim, shorts))
+        return tuple(map(self._dim, shorts))
 
+    @checked_piece
     def extent(self, *shorts: str) -> int:
         """Return the product of the sizes of dimensions."""
-        return prod(self.sizes[self.dim(short)] for short in shorts)
+        return prod(self.sizes[self._dim(short)] for short in shorts)
 
+    @checked_piece
     def twin(self, mark: str, dim: str) -> str:
         """Declare another dimension of the size of `dim`, `kv_seq` for `seq`; return its name."""
         made = renamed(mark, dim)
-        self.sizes[made] = self.sizes[dim]
+        self.sizes[made] = self.sizes[self._dim(dim)]
         return made
 
+    @checked_piece
     def scope(self, prefix: str) -> "GraphWriter":
         """Return a writer into the same graph that puts `prefix/` before names."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
 
+    @checked_piece
     def marked(self, mark: str) -> "GraphWriter":
         """Return a writer into the same graph that puts `mark` before names: `cross_q` for `q`."""
         return replace(self, prefix=f"{self.prefix}{mark}")
 
+    @checked_piece
     def part(self, name: str, **sizes: int) -> "GraphWriter":
         """Return a writer into the same graph for a sub-model with dimensions of its own."""
         inner = self.scope(name).sized(name)
         inner.size(**sizes)
         return inner
 
+    @checked_piece
     def sized(self, name: str) -> "GraphWriter":
         """Return a writer into the same graph with the dimensions of a part, but no prefix."""
         return replace(self, within=name)
 
+    @checked_piece
     def tensor(self, short: str, dims: Sequence[str], dtype: str = COMPUTE, **more: Any) -> Tensor:
         """Return a new activation, which the caller writes."""
         return Tensor(f"{self.prefix}{short}", self.dims(dims), dtype=dtype, **more)
 
+    @checked_piece
     def weight(self, short: str, *dims: str) -> Tensor:
         """Return a weight."""
         return Tensor(f"{self.prefix}{short}", self.dims(dims), TensorRole.PARAM)
 
+    @checked_piece
     def input(self, short: str, dims: Sequence[str], dtype: str = "s32") -> Tensor:
         """Return a tensor that the host gives each step."""
         return self.tensor(short, dims, dtype, role=TensorRole.INPUT)
 
+    @checked_piece
     def output(self, short: str, x: Tensor) -> Tensor:
         """Name a result of the model, such as `logits`; return it.
 
@@ -124,6 +151,7 @@ class GraphWriter:
         self.outputs[f"{self.prefix}{short}"] = x
         return x
 
+    @checked_piece
     def state(self, short: str, *dims: str, dtype: str = COMPUTE) -> Tensor:
         """Return a tensor that stays in HBM from step to step, as its last `update` left it.
 
@@ -131,6 +159,7 @@ class GraphWriter:
         """
         return Tensor(f"{self.prefix}{short}", self.dims(dims), TensorRole.STATE, dtype)
 
+    @checked_piece
     def update(self, short: str, state: Tensor, value: Tensor) -> Tensor:
         """Write the update of a state in place; return the state after it.
 
@@ -150,6 +179,7 @@ class GraphWriter:
         self.write(StateUpdate(f"{self.prefix}{short}", state, value, made))
         return made
 
+    @checked_piece
     def stop(self, x: Tensor) -> Tensor:
         """Return `x` for readers that pass no gradient on: what made it is frozen.
 
@@ -158,10 +188,20 @@ class GraphWriter:
         """
         return replace(x, stopped=True)
 
+    @checked_piece
     def write(self, *ops: Op) -> None:
-        """Append operations."""
+        """Append operations. Raise ModelError for one over dimensions that are not declared."""
+        for op in ops:
+            for tensor in (*op.inputs, *op.outputs):
+                for dim in tensor.dims:
+                    if dim not in self.sizes:
+                        raise ModelError(
+                            f"{self.name}: {op.name} has {tensor} over {dim}, which is not "
+                            f"declared; write size({dim}=...)"
+                        )
         self.ops.extend(ops)
 
+    @checked_piece
     def einsum(
         self,
         short: str,
@@ -178,16 +218,22 @@ class GraphWriter:
         share, ragged: see `Einsum`.
         """
         out = made if isinstance(made, Tensor) else self.tensor(short, made)
+        if lost := [dim for dim in out.dims if dim not in (*lhs.dims, *rhs.dims)]:
+            raise ModelError(
+                f"{self.name}: the einsum {short} makes {out}, but neither {lhs} nor {rhs} has "
+                f"{', '.join(lost)}; write dimensions that they have"
+            )
         self.write(Einsum(f"{self.prefix}{short}", lhs, rhs, out, share, ragged=ragged))
         return out
 
+    @checked_piece
     def dense(
         self,
         short: str,
         x: Tensor,
         *dims: str,
         out: str = "",
-        over: int = 1,
+        over: Count = 1,
         share: float | Fraction = 1.0,
     ) -> Tensor:
         """Write the product of `x` with a weight, which replaces its last dimensions by `dims`.
@@ -198,12 +244,18 @@ class GraphWriter:
         over: number of dimensions of `x` that are contracted, from the last.
         """
         wanted = self.dims(dims)
+        if over > len(x.dims):
+            raise ModelError(
+                f"{self.name}: {short} contracts {over} dimensions of {x}, which has "
+                f"{len(x.dims)}; write over = {len(x.dims)} or less"
+            )
         given = tuple(self.twin(INPUT, d) if d in wanted else d for d in x.dims[-over:])
         x = x.view((*x.dims[:-over], *given))
         weight = self.weight(short, *given, *dims)
         made = self.tensor(out or f"{short}_out", (*x.dims[:-over], *dims))
         return self.einsum(short, x, weight, made, share=share)
 
+    @checked_piece
     def pointwise(
         self,
         short: str,
@@ -219,27 +271,40 @@ class GraphWriter:
         more: other fields of `Pointwise`.
         """
         out = made if isinstance(made, Tensor) else self.tensor(short, made)
+        known = [each.name for each in fields(Pointwise)]
+        if unknown := [key for key in more if key not in known]:
+            raise ModelError(
+                f"{self.name}: pointwise has no argument {unknown[0]!r}; "
+                f"{nearest(unknown[0], known)}"
+            )
+        if fault := misfit(Pointwise, (), more):
+            raise ModelError(f"{self.name}: {short}: {fault}")
         if "over" in more:
             more["over"] = self.dims(more["over"])
         self.write(Pointwise(f"{self.prefix}{short}", tuple(inputs), (out,), flops, **more))
         return out
 
-    def add(self, short: str, *terms: Tensor, out: Tensor | None = None) -> Tensor:
+    @checked_piece
+    def add(self, short: str, first: Tensor, *terms: Tensor, out: Tensor | None = None) -> Tensor:
         """Write the sum of tensors; the first has all dimensions, of which others may lack some."""
-        made = out or self.tensor(short, terms[0].dims)
-        flops = float(len(terms) - 1)
-        return self.pointwise(short, terms, made, flops, linear=True, keeps="", function=ADD)
+        made = out or self.tensor(short, first.dims)
+        flops = float(len(terms))
+        return self.pointwise(
+            short, (first, *terms), made, flops, linear=True, keeps="", function=ADD
+        )
 
+    @checked_piece
     def reshape(self, short: str, x: Tensor, dims: Sequence[str]) -> Tensor:
         """Write `x` under other dimensions, of as many elements in the same order."""
         out = self.tensor(short, dims)
         self.write(Reshape(f"{self.prefix}{short}", x, out))
         return out
 
+    @checked_piece
     def layers(
         self,
         name: str,
-        trips: int,
+        trips: Count,
         x: Tensor,
         layer: "Callable[[GraphWriter, Tensor], Tensor]",
     ) -> Tensor:
@@ -251,28 +316,27 @@ class GraphWriter:
 
         Raise ModelError for no layers, and for a result of other dimensions than the input.
         """
-        (made,) = self.streams(name, trips, (x,), lambda w, given: (layer(w, given),))
+        (made,) = self.streams(name, trips, (x,), layer)
         return made
 
+    @checked_piece
     def streams(
         self,
         name: str,
-        trips: int,
+        trips: Count,
         xs: Sequence[Tensor],
-        layer: "Callable[..., Sequence[Tensor]]",
+        layer: "Callable[..., Tensor | Sequence[Tensor]]",
     ) -> tuple[Tensor, ...]:
         """Write `layers` that each take several tensors and return as many, of the same dimensions.
 
         layer: writes a layer, given a writer and its inputs.
         """
-        if trips < 1:
-            raise ModelError(f"{self.name} has {trips} layers called {name}; write 1 or more")
         inner = replace(self.scope(name), ops=[])
         marks = ["", *(f"_{number}" for number in range(1, len(xs)))]
         entered = tuple(
             inner.tensor(f"{LAYER_IN}{mark}", x.dims) for mark, x in zip(marks, xs, strict=True)
         )
-        left = layer(inner, *entered)
+        left = _returned(self.name, name, layer(inner, *entered), len(xs))
         for x, y in zip(xs, left, strict=True):
             if y.dims != x.dims:
                 raise ModelError(
@@ -288,10 +352,11 @@ class GraphWriter:
         self.write(Scan(scan, trips, tuple(inner.ops), carries, shared=shared))
         return made
 
+    @checked_piece
     def recurrence(
         self,
         name: str,
-        x: Tensor,
+        x: Joinable,
         states: Sequence[str],
         dims: Sequence[str],
         step: "Callable[[GraphWriter, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]",
@@ -313,7 +378,13 @@ class GraphWriter:
         part = inner.tensor("part", (batch, *rest))
         own = (batch, *self.dims(dims))
         entered = tuple(inner.tensor(f"{state}_in", own) for state in states)
-        left = step(inner, part, entered)
+        left = _returned(self.name, name, step(inner, part, entered), len(states))
+        for state, made in zip(states, left, strict=True):
+            if made.dims != own:
+                raise ModelError(
+                    f"{self.name}: a step of {name} returns {made} for the state {state} of "
+                    f"{', '.join(own)}; return the dimensions of the state"
+                )
         before = tuple(self.tensor(f"{name}_{state}_zeros", own) for state in states)
         for zeros in before:
             self.pointwise(zeros.short, (), zeros, 0.0, linear=True, keeps="", function=ZEROS)
@@ -340,6 +411,7 @@ class GraphWriter:
         )
         return tuple(wholes[state][1] for state in emitted)
 
+    @checked_call
     def graph(self, loss: Tensor | None = None) -> Graph:
         """Return the graph, whose backward pass starts from `loss` if it has one.
 
@@ -366,6 +438,17 @@ class GraphWriter:
                     )
         outputs = dict(self.outputs) | ({LOSS: loss} if loss is not None else {})
         return Graph(self.name, tuple(self.sizes.items()), tuple(self.ops), tuple(outputs.items()))
+
+
+def _returned(model: str, name: str, given: Any, count: int) -> tuple[Tensor, ...]:
+    """Return what a layer or a step has returned: so many tensors. Raise ModelError otherwise."""
+    several = given if isinstance(given, tuple | list) else (given,)
+    if len(several) != count or not all(isinstance(each, Tensor) for each in several):
+        wanted = "its result, a tensor" if count == 1 else f"{count} tensors"
+        raise ModelError(
+            f"{model}: what writes {name} returns {cut(in_words(given))}; return {wanted}"
+        )
+    return tuple(several)
 
 
 def _with_bodies(ops: Iterable[Op]) -> Iterator[Op]:

@@ -4,8 +4,9 @@ This module alone knows the format. Every number is a table with `value`, `kind`
 `fitted` names its `data`, `assumed` gives a `range`. A new chip is one more file.
 """
 
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import HardwareError, UnitError, blame, nearest
+from tpusim.base.foreign_names import our_names
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
 from tpusim.hardware.chip import (
@@ -46,6 +48,9 @@ CHIP_SECTIONS: dict[str, tuple[str, ...]] = {
     "costs": tuple(COST_UNITS),
 }
 """The numbers of a chip's file, by section."""
+
+_LABEL = re.compile(r"^tpu_?|_(podslice|slice|pod)$")
+"""What GKE and JAX write around the name of a chip."""
 
 COMPILER = "compiler"
 """The section of what the compiler does for the chip, which a file may leave out."""
@@ -134,12 +139,32 @@ def _generation_order(name: str) -> tuple[int, str]:
     return (int(digits) if digits else 0, name)
 
 
+def known_name(name: str, known: Collection[str]) -> str:
+    """Return the one of `known`, chips or prefixes of slices, that a name in other words means.
+
+    Cloud TPU's product names and JAX's names of devices are read, in any case, such as `Trillium`
+    and `TPU v5 lite`. What means none is returned as it is.
+
+    >>> known_name("TPU v5 lite", chip_names()), known_name("a100", chip_names())
+    ('v5e', 'a100')
+    """
+    if name in known:
+        return name
+    bare = _LABEL.sub("", re.sub(r"[\s_-]+", "_", name.strip().lower()))
+    for each in (name.lower(), bare):
+        meant = each if each in known else our_names("chips").get(each)
+        if meant is not None and meant in known:
+            return meant
+    return name
+
+
 @checked_call
 def load_chip(name: str | Path) -> Chip:
     """Return a chip of the catalogue, or the one that a file of your own describes.
 
-    name: a chip of the catalogue, such as `v5p`, or the `Path` of a file that is written as those
-        in `hardware_specs/` are and called after its chip.
+    name: a chip of the catalogue, such as `v5p`, also as Cloud TPU and JAX call it (`ironwood`,
+        `TPU v5 lite`), or the `Path` of a file that is written as those in `hardware_specs/` are
+        and called after its chip.
 
     Raise HardwareError if there is no such chip, or if the file lacks a section or a key.
 
@@ -152,12 +177,19 @@ def load_chip(name: str | Path) -> Chip:
         return read_chip_file(text, name.name, name.stem).chip
     if not isinstance(name, str):
         raise HardwareError(f"the chip is {shown(name)}; write a name, such as 'v5e', or a Chip")
-    return _catalogue_file(name).chip
+    return _catalogue_file(known_name(name, chip_names())).chip
+
+
+def chip_of(rules: SliceRules) -> Chip:
+    """Return the chip of a generation's slices; a variant has that of its catalogue file."""
+    files = (_catalogue_file(name) for name in chip_names())
+    chip = next(f.chip for f in files if rules in (f.chip.slice_rules, *f.variants))
+    return chip if chip.slice_rules == rules else chip.replace(generation=rules.generation)
 
 
 def load_entries(name: str) -> Mapping[str, Sourced]:
     """Return every number of a chip with its source: `hbm_bytes`, `flops.bf16`, `costs.…`."""
-    return _catalogue_file(name).entries
+    return _catalogue_file(known_name(name, chip_names())).entries
 
 
 @cache
@@ -172,12 +204,13 @@ def rules_of(generation: str | SliceRules) -> SliceRules:
     """Return the slice rules of a generation, which may be given themselves."""
     if isinstance(generation, SliceRules):
         return generation
+    generation = known_name(str(generation), chip_names())
     if generation in chip_names():
         return _catalogue_file(generation).chip.slice_rules
     if generation not in catalogue_rules():
         raise HardwareError(
             f"no topology rules for the generation {generation!r}; "
-            f"{nearest(str(generation), catalogue_rules())}"
+            f"{nearest(generation, catalogue_rules())}"
         )
     return catalogue_rules()[generation]
 

@@ -26,6 +26,9 @@ from tpusim.hardware.chip_fields import (
 from tpusim.hardware.compiler_rules import CompilerRules
 from tpusim.hardware.slice_rules import SliceRules
 
+LEAST_CLOCK = 1e6
+"""Hz; a number below it is of another unit."""
+
 DTYPES = ("bf16", "f32", "int8", "fp8", "int4")
 
 _SHARED_BY_DEVICES = (
@@ -273,7 +276,7 @@ class Chip:
         Matrix and vector units slow down with it; HBM, links, hosts and launches do not, which have
         clocks of their own.
 
-        clock: Hz, or text such as `1.9 GHz`; at most the chip's own.
+        clock: Hz, or text such as `1.9 GHz`; from 1 MHz to the chip's own.
 
         Raise HardwareError for a clock out of range, and UnitError for one that cannot be read.
 
@@ -283,10 +286,10 @@ class Chip:
         """
         hertz = read_value(clock, CHIP_UNITS["clock"], "clock") if isinstance(clock, str) else clock
         number = isinstance(hertz, int | float) and not isinstance(hertz, bool)
-        if not (number and 0 < hertz <= self.clock):
+        if not (number and LEAST_CLOCK <= hertz <= self.clock):
             raise HardwareError(
                 f"clock is {clock!r}, and the cores of {self.name} run at up to "
-                f"{self.clock / 1e9:g} GHz; write a clock from above 0 up to that, such as "
+                f"{self.clock / 1e9:g} GHz; write a clock up to that with its unit, such as "
                 f"'{0.9 * self.clock / 1e9:.3g} GHz'"
             )
         share = hertz / self.clock

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tpusim.base.text_table import folded_table
 from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
-from tpusim.hardware.catalogue import Sourced, chip_names, load_entries
+from tpusim.hardware.catalogue import Sourced, chip_names, known_name, load_entries
 from tpusim.hardware.chip_fields import EXPONENT, FACTOR, SHARE
 
 _INDENT = " " * 4
@@ -46,7 +46,7 @@ def _row(name: str) -> tuple[str, ...]:
 
 def show_chip(name: str) -> str:
     """Return every number of a chip with its unit, kind, source, range and note."""
-    entries = load_entries(name)
+    name, entries = known_name(name, chip_names()), load_entries(name)
     names = max(map(len, entries))
     values = max(len(_written(entry)) for entry in entries.values())
     lines = wrapped(f"TPU {name}: {_kinds(entries)}")

@@ -9,15 +9,21 @@ from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import shown
 from tpusim.base.units import format_bytes
-from tpusim.hardware.catalogue import catalogue_rules, load_chip, rules_of
+from tpusim.hardware.catalogue import catalogue_rules, chip_of, known_name, load_chip, rules_of
 from tpusim.hardware.chip import Chip
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.legality import default_shape
-from tpusim.hardware.slice_rules import SliceRules
+from tpusim.hardware.slice_rules import CUBE, SliceRules
 from tpusim.hardware.slow_parts import SlowParts
 from tpusim.hardware.topology import Topology
 
 SECONDS_AN_HOUR = 3600.0
+
+_NAME = re.compile(r"(.*?\w)[-_ ](?:([0-9]{1,7})|([0-9]+x[0-9x]*))")
+"""The name of a slice: its prefix, and its TensorCores or its shape."""
+
+_MACHINE = re.compile(r"-[a-z]+-[0-9]+t$")
+"""What Cloud writes after the chip in the name of a machine: `ct6e-standard-4t`."""
 
 MOST_OVERSUBSCRIBED = 1000
 """Beyond it the rate of a chip's share of the uplink is too low for the engine's units."""
@@ -32,7 +38,7 @@ MOST_SLICES = 1_000_000
 class Slice:
     """The machine of a program: a chip, the torus of one slice, and the number of slices.
 
-    chip: a chip, or its name in the catalogue.
+    chip: a chip, or its name in the catalogue; without `shape`, the name of a slice (`v6e-256`).
     shape: chips along each dimension of one slice, as (8, 16, 16) or `8x16x16`.
     num_slices: slices joined by DCN.
     twisted: the torus is twisted, as `4x4x8_twisted` is.
@@ -60,13 +66,20 @@ class Slice:
     def __init__(
         self,
         chip: Chip | str,
-        shape: str | Dims,
+        shape: str | Dims | None = None,
         num_slices: int = 1,
         twisted: bool = False,
         dcn_oversubscription: float = 1.0,
         clock: str | float | None = None,
         slow: Any = None,
     ) -> None:
+        if shape is None:
+            chip, shape = _named(chip)
+        elif isinstance(chip, str) and (whole := _NAME.fullmatch(chip)) and whole[1] in _prefixes():
+            raise HardwareError(
+                f"the chip is {chip!r}, the name of a slice; write it without a shape, or the chip "
+                f"{whole[1]!r}"
+            )
         chip = load_chip(chip) if not isinstance(chip, Chip) else chip
         chip = chip if clock is None else chip.at_clock(clock)
         if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
@@ -98,19 +111,13 @@ class Slice:
         """Return the slice of a name, in its default, most cube-like shape.
 
         name: a prefix and the number of TensorCores, which v5e and v6e have one of a chip
-            (`v4-4096` is 2048 chips, `v5e-256` is 256), or a shape (`tpu7x-4x4x4`); v5e is also
-            spelled `v5litepod`.
+            (`v4-4096` is 2048 chips, `v5e-256` is 256), or a shape (`tpu7x-4x4x4`, `v4:8x16x16`).
+            A prefix may be any name of the chip: `v5litepod`, `trillium`, `TPU v4`.
 
         Raise HardwareError for a name that no slice has.
         """
-        found = re.fullmatch(r"(\w+)-(?:([0-9]{1,7})|([0-9]+x[0-9x]*))", name)
-        if not found:
-            raise HardwareError(
-                f"{name!r} is not the name of a slice; write for example 'v4-4096' or 'v4:8x16x16'"
-            )
-        rules = _rules_of_prefix(found[1], name)
-        shape: str | Dims = found[3] or default_shape(rules, _chips(rules, int(found[2]), name))
-        return cls(rules.generation, shape, num_slices, twisted, dcn_oversubscription, clock, slow)
+        chip, shape = _named(name)
+        return cls(chip, shape, num_slices, twisted, dcn_oversubscription, clock, slow)
 
     def changed(self, *, chip: Chip | None = None, shape: str = "", num_slices: int = 0) -> "Slice":
         """Return the slice with other chips, another shape or more slices; all else as it is."""
@@ -232,14 +239,47 @@ def _check_ratio(ratio: float) -> None:
         )
 
 
+def _named(name: Any) -> tuple[Chip | str, str | Dims]:
+    """Return the chip and the shape of the slice that a name means. Raise if it means none."""
+    if not isinstance(name, str):
+        of = f"the chip {name.name}" if isinstance(name, Chip) else shown(name)
+        raise HardwareError(
+            f"a slice of {of} has no shape; write its chips along each dimension too, such as '4x4'"
+        )
+    chip, colon, written = name.partition(":")
+    if colon:
+        return chip, written
+    found = _NAME.fullmatch(name)
+    if not found:
+        raise HardwareError(f"{name!r} is not the name of a slice; {_size_missing(name)}")
+    rules = _rules_of_prefix(found[1], name)
+    shape = found[3] or default_shape(rules, _chips(rules, int(found[2]), name))
+    return chip_of(rules), shape
+
+
+def _prefixes() -> dict[str, SliceRules]:
+    return {word: rules for rules in catalogue_rules().values() for word in rules.prefixes}
+
+
+def _size_missing(name: str) -> str:
+    """Return what to write in place of a name that is none of a slice, but may say the chip."""
+    prefixes = _prefixes()
+    rules = prefixes.get(known_name(_MACHINE.sub("", name.lower()), prefixes))
+    if rules is None:
+        return "write for example 'v4-4096' or 'v4:8x16x16'"
+    example = slice_name(rules, CUBE**3)
+    return f"it says the chip, {rules.generation}, but no size; write for example {example!r}"
+
+
 def _rules_of_prefix(prefix: str, name: str) -> SliceRules:
-    prefixes = {word: rules for rules in catalogue_rules().values() for word in rules.prefixes}
-    if prefix not in prefixes:
+    prefixes = _prefixes()
+    meant = known_name(prefix, prefixes)
+    if meant not in prefixes:
         raise HardwareError(
             f"{name!r} is not the name of a slice: no generation is called {prefix!r}; "
             f"{nearest(prefix, prefixes)}"
         )
-    return prefixes[prefix]
+    return prefixes[meant]
 
 
 def _chips(rules: SliceRules, count: int, name: str) -> int:

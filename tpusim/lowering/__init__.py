@@ -19,8 +19,11 @@ from tpusim.lowering.lower_body import BodyLowerer as BodyLowerer
 from tpusim.lowering.lower_body import GradientDeps as GradientDeps
 from tpusim.lowering.lowering_pass import LoweringPass as LoweringPass
 from tpusim.lowering.offload import names as names
+from tpusim.lowering.op_work import flops_of as flops_of
+from tpusim.lowering.op_work import idle_axes as idle_axes
 from tpusim.lowering.operand_dtypes import cast_before as cast_before
 from tpusim.lowering.operand_dtypes import check_dtypes as check_dtypes
+from tpusim.lowering.operand_dtypes import matmul_key as matmul_key
 from tpusim.lowering.pass_log import PassRecord as PassRecord
 from tpusim.lowering.pass_log import record_passes as record_passes
 from tpusim.lowering.pass_manager import all_passes as all_passes

@@ -83,10 +83,9 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
         return Flops()
     padded_sizes = {dim: sizes.padded((dim,), split) for dim in _dims(op)}
     padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
-    used = sizes.group(tuple(dict.fromkeys(axis for _, axes in compute.split for axis in axes)))
-    copies = sizes.group(tuple(sizes.axes)) / used
+    copies = sizes.group(idle_axes(compute, sizes))
     model = graph.model_flops(op, sizes.dims)
-    redundant = (_whole_number(copies) - 1) * padded + (whole - model)
+    redundant = (copies - 1) * padded + (whole - model)
     recompute = op.phase is Phase.RECOMPUTE
     return Flops(
         model=0 if recompute else model,
@@ -96,8 +95,10 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
     )
 
 
-def _whole_number(value: Number) -> Number:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def idle_axes(compute: ComputeNode, sizes: Sizes) -> Axes:
+    """Return the axes that divide no dimension of an operation, whose devices all repeat it."""
+    used = {axis for _, axes in compute.split for axis in axes}
+    return tuple(axis for axis in sizes.axes if axis not in used)
 
 
 def _dims(op: Op) -> tuple[str, ...]:

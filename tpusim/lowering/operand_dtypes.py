@@ -4,7 +4,7 @@ Which matmuls are quantised, and in which dtype weights are gathered and gradien
 here; the passes that set and cast are `passes.quantise` and `passes.transfer_dtypes`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tpusim.base.errors import PlanError
@@ -80,28 +80,28 @@ def mark_quantised(nodes: Sequence[Node], dtypes: Numerics, weights: frozenset[s
 
 
 def _marked(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> ComputeNode:
-    dtype = _matmul_dtype(compute, dtypes, weights)
-    if not dtype or dtype == dtypes.compute:
-        return compute
     op = compute.op
+    key = matmul_key(op, weights)
+    dtype = dtypes.matmuls.get(key, dtypes.compute)
+    if dtype == dtypes.compute:
+        return compute
     assert isinstance(op, Einsum)
     lhs, rhs = (replace(tensor, dtype=dtype) for tensor in op.inputs)
     return replace(compute, op=replace(op, lhs=lhs, rhs=rhs))
 
 
-def _matmul_dtype(compute: ComputeNode, dtypes: Numerics, weights: frozenset[str]) -> str:
-    """Return the plan's dtype for a layer's matmul with a weight or its gradient; else ""."""
-    op = compute.op
-    if not isinstance(op, Einsum):
+def matmul_key(op: Op, weights: Container[str]) -> str:
+    """Return the plan's key for the dtype of a layer's matmul with a weight, or its gradient.
+
+    It is empty for all other operations.
+    """
+    if not isinstance(op, Einsum) or not may_be_quantised(op):
         return ""
-    if not may_be_quantised(op):
-        return ""
-    by_key = dtypes.matmuls
     if op.output.primal in weights:
-        return by_key["matmul_dtype_dw"]
+        return "matmul_dtype_dw"
     if all(tensor.role is not TensorRole.PARAM for tensor in op.inputs):
         return ""
-    return by_key["matmul_dtype_dx" if op.phase is Phase.BACKWARD else "matmul_dtype"]
+    return "matmul_dtype_dx" if op.phase is Phase.BACKWARD else "matmul_dtype"
 
 
 def may_be_quantised(op: Einsum) -> bool:

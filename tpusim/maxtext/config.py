@@ -13,12 +13,13 @@ from typing import Any
 from tpusim.base.errors import FileError, PlanError, TpusimError, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
+from tpusim.maxtext.features import Feature
 from tpusim.maxtext.shipped_tables import (
     defaults,
-    is_handled,
-    is_ignored,
+    is_known,
     models,
     similar_key,
+    typed_defaults,
     unsimulated,
 )
 from tpusim.maxtext.yaml_file import parse, read_config
@@ -27,6 +28,9 @@ DEFAULTS_WORDS = ("", "default", "defaults")
 """Words for MaxText's defaults in place of a path."""
 
 LARGEST_VALUE = 10**9
+
+NESTED = "lora"
+"""The key whose table is read: its keys are `lora.enable_lora` and so on."""
 
 Overrides = Mapping[str, Any] | Sequence[str]
 
@@ -38,6 +42,7 @@ class MaxTextConfig:
     where: the words that name it in messages.
     table: all keys that hold, the defaults included.
     file: the keys of the file.
+    model: the keys of its `model_name`.
     over: the overrides.
     replaced: keys of the file that its `model_name` replaces.
     unknown: keys of the file that no version of MaxText has.
@@ -46,6 +51,7 @@ class MaxTextConfig:
     where: str
     table: Mapping[str, Any]
     file: Mapping[str, Any]
+    model: Mapping[str, Any]
     over: Mapping[str, Any]
     replaced: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -74,6 +80,23 @@ class MaxTextConfig:
             )
         return table[value]
 
+    def differs(self, key: str) -> bool:
+        """Return True if a key has another value than its default."""
+        return bool(self.table[key] != typed_defaults()[key])
+
+    def asks_for(self, key: str, feature: Feature) -> bool:
+        """Return True if the value of a key asks for a feature, and what it needs is there."""
+        return feature.asked_by(key, self.table[key]) and (
+            not feature.needs or any(map(self._meets, feature.needs))
+        )
+
+    def _meets(self, need: str) -> bool:
+        """Return True for keys that differ from their defaults, or have the value after `=`."""
+        parts = [part.partition("=") for part in need.split(" & ")]
+        return all(
+            self.text(key) == value if equals else self.differs(key) for key, equals, value in parts
+        )
+
     def fault(self, sentence: str) -> TpusimError:
         """Return the error that says `sentence`; the reader of the config adds its name."""
         return PlanError(sentence)
@@ -90,10 +113,29 @@ def config_of(where: str, file: Mapping[str, Any], overrides: Overrides = ()) ->
     """Return the config of a file's keys and overrides: `key=value` each, or a table."""
     over = _with_current_names(_parsed(overrides))
     for key in over:
-        if not _known(key):
+        if not is_known(key):
             hint = similar_key(key) or "the keys are those of MaxText's base.yml"
             raise FileError(f"no key is called {cut(key)!r}; {hint}")
-    return _merged(where, _typed_values(_with_current_names(file)), _typed_values(over))
+    given = _with_current_names(file)
+    _check_file(given)
+    return _merged(where, _typed_values(given), _typed_values(over))
+
+
+def _check_file(file: Mapping[str, Any]) -> None:
+    """Raise FileError for a file of another kind, and for unknown tables of keys."""
+    unknown = [key for key in file if not is_known(key)]
+    if 2 * len(unknown) > len(file):
+        listed = ", ".join(cut(key) for key in unknown[:3])
+        raise FileError(
+            f"{len(unknown)} of its {len(file)} keys are none of MaxText's, such as {listed}; give "
+            "a config of MaxText's, or the file to the reader of its kind"
+        )
+    for key in unknown:
+        if isinstance(file[key], Mapping):
+            raise FileError(
+                f"{cut(key)} holds keys of its own, and is no key of MaxText's; write them at the "
+                "top, or leave it out"
+            )
 
 
 def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> MaxTextConfig:
@@ -102,13 +144,14 @@ def _merged(where: str, file: Mapping[str, Any], over: Mapping[str, Any]) -> Max
     _check_overridden(name, model, {**file, **over}, over)
     return MaxTextConfig(
         where=where,
-        table={**defaults(), **file, **model, **over},
+        table={**typed_defaults(), **file, **model, **over},
         file=file,
+        model=model,
         over=over,
         replaced=tuple(
             k for k in file if k in model and file[k] not in (model[k], defaults().get(k))
         ),
-        unknown=tuple(key for key in file if not _known(key)),
+        unknown=tuple(key for key in file if not is_known(key)),
     )
 
 
@@ -121,9 +164,20 @@ def without_override(config: MaxTextConfig, key: str) -> MaxTextConfig:
 def _model(name: str) -> Mapping[str, Any]:
     if name == "default":
         return {}
+    if (block := unsimulated("models").get(name)) is not None:
+        has = unsimulated("decoder_blocks")[block]
+        raise FileError(
+            f"model_name {name} cannot be simulated: its decoder_block {block} has {has}; write "
+            "another model_name"
+        )
     if name not in models():
-        raise FileError(f"model_name is {cut(name)!r}; {nearest(name, models())}")
-    return models()[name]
+        near = nearest(name, (*models(), *unsimulated("models")), "MaxText 0.2.5 has no such model")
+        near = near.rstrip("?")
+        raise FileError(
+            f"model_name is {cut(name)!r}; {near}; or give the model's own file, one of "
+            "configs/models, as the config"
+        )
+    return _typed_values(models()[name])
 
 
 def _check_overridden(
@@ -160,8 +214,12 @@ def _parsed(overrides: Overrides) -> Mapping[str, Any]:
 
 
 def _with_current_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table with the current names of its keys."""
+    """Return the table with the current names of its keys, those of a nested table with a dot."""
     found: dict[str, Any] = {}
+    inner = table.get(NESTED)
+    if isinstance(inner, Mapping):
+        table = {key: value for key, value in table.items() if key != NESTED}
+        table |= {f"{NESTED}.{key}": value for key, value in inner.items()}
     for key, value in table.items():
         name = unsimulated("renamed").get(key, key)
         if name in found:
@@ -170,17 +228,13 @@ def _with_current_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _known(key: str) -> bool:
-    return is_handled(key) or is_ignored(key)
-
-
 def _typed_values(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that are read, each of the type of its default, as MaxText reads it.
+    """Return the keys whose values matter, each of the type of its default, as MaxText reads it.
 
     Raise `FileError` for a value that has no such type.
     """
     return {
-        key: _as_default(key, value, defaults()[key]) if key in defaults() else value
+        key: _as_default(key, value, typed_defaults()[key]) if key in typed_defaults() else value
         for key, value in table.items()
     }
 
@@ -197,10 +251,19 @@ def _as_default(key: str, value: Any, default: Any) -> Any:
     if isinstance(default, int | float):
         return _number(key, value, whole=isinstance(default, int))
     if isinstance(default, list):
-        if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+        if isinstance(value, list | tuple) and not any(map(_is_nested, value)):
             return list(value)
-        raise FileError(f"{key} is {shown(value)}; write a list, as {shown(default)}")
+        such = f", as {shown(default)}" if default else " of single values"
+        raise FileError(f"{key} is {shown(value)}; write a list{such}")
+    if isinstance(default, dict):
+        if value is None or isinstance(value, Mapping):
+            return dict(value or {})
+        raise FileError(f"{key} is {shown(value)}; write a table of keys")
     return _as_text(key, value)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | tuple | Mapping)
 
 
 def _number(key: str, value: Any, *, whole: bool) -> int | float:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpusim.hardware import Slice
+from tpusim.maxtext.adapters import adapters_of
 from tpusim.maxtext.config import MaxTextConfig
 from tpusim.maxtext.logical_axes import rules_of
 from tpusim.maxtext.mesh import mesh_of
@@ -39,8 +40,23 @@ def plan_of(config: MaxTextConfig, model: Transformer, pod: Slice) -> Plan:
         **_pipeline_of(config, mesh, model),
         **_context_of(config, mesh),
         **_attention_kernel_of(config),
+        **_update_of(config, mesh),
+        **adapters_of(config, model),
     }
     return Plan(**given)
+
+
+def _update_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
+    """Return the axes over which weights are updated in parts (ZeRO-1); none without the key."""
+    axes = tuple(axis for axis in ("dcn_data", "data") if axis in mesh)
+    if not config.flag("shard_optimizer_over_data") or not axes:
+        return {}
+    if sharded := [axis for axis in mesh if "fsdp" in axis]:
+        raise config.fault(
+            f"shard_optimizer_over_data is true and the mesh has {sharded[0]}={mesh[sharded[0]]}, "
+            "which MaxText does not combine; write ici_fsdp_parallelism=1, or leave it out"
+        )
+    return {"weight_update_axes": axes}
 
 
 def _batch(config: MaxTextConfig, pod: Slice) -> int:
@@ -60,7 +76,8 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
 
     Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
     accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
-    they are multiplied, and whose gradients are rounded with noise.
+    they are multiplied, and whose gradients are rounded with noise (Qwix rounds to the nearest);
+    without local shards it does not quantise the gradients of weights.
     """
     weights = config.choice("weight_dtype", words("dtype"))
     dtype = config.choice("dtype", words("dtype"))
@@ -74,7 +91,16 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
         "second_moment_dtype": weights,
     }
     if found["matmul_dtype"] == "int8":
-        found |= {"gather_dtype": "int8", "quantisation_noise": "u32"}
+        qwix = config.flag("use_qwix_quantization")
+        found |= {"gather_dtype": "int8", "quantisation_noise": "" if qwix else "u32"}
+        if not qwix and config.table["quantization_local_shard_count"] == 0:
+            if dtype != "bf16":
+                raise config.fault(
+                    "quantization_local_shard_count is 0 with quantization=int8 and dtype=float32, "
+                    "so that f32 and int8 multiply beside each other, which cannot be simulated; "
+                    "write dtype=bfloat16"
+                )
+            found["matmul_dtype_dw"] = dtype
     if config.size("gradient_accumulation_steps") > 1:
         found["accumulator_dtype"] = weights
     if config.flag("logits_dot_in_fp32"):
@@ -113,9 +139,15 @@ def _pipeline_of(
     stages = mesh.get("stage", 1) * mesh.get("dcn_stage", 1)
     if stages == 1:
         return {}
-    piped = config.table["pipeline_parallel_layers"]
-    if piped not in (-1, model.layers) or config.size("first_num_dense_layers", least=0):
-        raise config.fault("layers outside the pipeline cannot be simulated yet; pipeline them all")
+    piping = "pipeline_parallel_layers"
+    piped = config.table[piping]
+    dense = config.size("first_num_dense_layers", least=0)
+    if piped not in (-1, model.layers) or dense:
+        key, value = ("first_num_dense_layers", dense) if dense else (piping, piped)
+        raise config.fault(
+            f"{key} is {value}, but layers outside the pipeline cannot be simulated yet; write "
+            f"{key}={0 if dense else -1}"
+        )
     if config.size("gradient_accumulation_steps") > 1:
         raise config.fault(
             "gradient_accumulation_steps with a pipeline cannot be simulated yet; write more "

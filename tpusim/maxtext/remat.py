@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from tpusim.base.errors import nearest
+from tpusim.base.shown_value import shown
 from tpusim.graph import LAYER_IN, Einsum, Op, Remat, Scan
 from tpusim.maxtext.config import MaxTextConfig
 from tpusim.maxtext.shipped_tables import shipped
@@ -31,16 +33,24 @@ Saved = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 def remat_of(config: MaxTextConfig, model: Transformer) -> Saved:
     """Return the rematerialisation of a config, for the tensors that the model's layers have."""
-    policy = config.text("remat_policy")
+    policy = POLICIES["other_names"].get(config.text("remat_policy"), config.text("remat_policy"))
     if policy == "custom":
         return _custom(config, model)
     if policy in POLICIES["projections"]:
         return _save_projections(tuple(POLICIES["projections"][policy]), config, model)
     if policy in POLICIES["offloaded"]:
         return "full", (), _our_names(POLICIES["offloaded"][policy], config, model)
-    known = {name: names for part in POLICIES.values() for name, names in part.items()}
-    known |= {"custom": ()}
-    return "full", _our_names(config.choice("remat_policy", known), config, model), ()
+    if policy in POLICIES["saved"]:
+        return "full", _our_names(POLICIES["saved"][policy], config, model), ()
+    if policy in POLICIES["refused"]:
+        raise config.fault(
+            f"remat_policy {policy} saves {POLICIES['refused'][policy]}, which cannot be "
+            "simulated; write minimal, or minimal_with_context"
+        )
+    known = (name for part in POLICIES.values() for name in (*part, "custom"))
+    raise config.fault(
+        f"remat_policy is {shown(policy)}, which cannot be simulated; {nearest(policy, known)}"
+    )
 
 
 def _custom(config: MaxTextConfig, model: Transformer) -> Saved:

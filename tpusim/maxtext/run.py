@@ -1,7 +1,6 @@
 """The run of a MaxText config, and notes on what it leaves out."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,17 +9,13 @@ from tpusim.base.errors import TpusimError, blame
 from tpusim.base.shown_value import cut, shown
 from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
+from tpusim.maxtext.counted_flops import counts_of
+from tpusim.maxtext.features import noted, refused
+from tpusim.maxtext.logical_axes import rule_notes
 from tpusim.maxtext.mesh import slice_of
-from tpusim.maxtext.model import model_of
+from tpusim.maxtext.model import block_of, model_of
 from tpusim.maxtext.plan import plan_of
-from tpusim.maxtext.shipped_tables import (
-    defaults,
-    has_effect,
-    is_handled,
-    is_ignored,
-    similar_key,
-    unsimulated,
-)
+from tpusim.maxtext.shipped_tables import defaults, ignored, similar_key, typed_defaults
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.runfile import SimulationRun, changed_plan
@@ -45,13 +40,17 @@ def from_maxtext(
 ) -> SimulationRun:
     """Return the run of a MaxText config: its model, plan and slice, and notes on differences.
 
+    Each key is read, noted where it asks for a small feature that is not modelled, refused where it
+    asks for one that changes a step more, or ignored as no step depends on it. `counts` of the run
+    says the FLOPs of its step as MaxText counts them.
+
     config: the path of a config, or None (or `defaults`) for MaxText's own.
     overrides: `key=value` texts as on MaxText's command line, or a table. They hold over what
         `model_name` stands for, that over the file, and the file over MaxText's defaults.
     pod: the slice, such as `v5e-256` or `v6e:4x8`, in place of `compile_topology`; or a `Slice`,
         with as many slices as it has.
     settings: changes of the plan beyond MaxText's keys, such as `plan.lowering=ideal`.
-    verbose: the notes list all keys that are ignored.
+    verbose: the notes list all keys that are ignored, by the reason.
 
     Raise a TpusimError of one sentence for a file that cannot be read, an override of a key that
     does not exist, wrong or contradicting values, and what cannot be simulated.
@@ -64,11 +63,17 @@ def from_maxtext(
 def _run(
     config: MaxTextConfig, pod: Slice | str | None, settings: Sequence[str], verbose: bool
 ) -> SimulationRun:
+    block_of(config)
     _check_refused(config)
     model, plan, on = taken = _taken(config, pod)
-    notes = (*_notes(config, verbose), *_idle(config, pod, taken))
-    run = SimulationRun(config.where, model, plan, on, notes)
-    return replace(run, plan=changed_plan(plan, settings)) if settings else run
+    notes = (
+        *_notes(config, verbose),
+        *rule_notes(config, plan.mesh),
+        *_idle(config, pod, taken),
+    )
+    changed = changed_plan(plan, settings) if settings else plan
+    counts = counts_of(model, changed, on)
+    return SimulationRun(config.where, model, changed, on, notes, counts=counts)
 
 
 def _taken(config: MaxTextConfig, pod: Slice | str | None) -> Taken:
@@ -79,42 +84,68 @@ def _taken(config: MaxTextConfig, pod: Slice | str | None) -> Taken:
 
 def _check_refused(config: MaxTextConfig) -> None:
     """Raise PlanError for a key of a feature that cannot be left out."""
-    for key, what in unsimulated("refused").items():
-        value = config.table.get(key)
-        if has_effect(value):
-            raise config.fault(f"{key} is {shown(value)}: {what} cannot be simulated")
+    for key, feature in refused().items():
+        if config.asks_for(key, feature):
+            default = shown(typed_defaults()[key]).strip("'")
+            instead = feature.instead or f"write {key}={default}"
+            by_name = key in config.model and key not in config.over
+            also = " override_model_config=true" if by_name else ""
+            raise config.fault(
+                f"{key} is {shown(config.table[key])}: {feature.what} cannot be simulated; "
+                f"{instead}{also}"
+            )
 
 
 def _notes(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
     """Yield a sentence for each difference between the run and the config."""
-    for key, what in unsimulated("left_out").items():
-        value = config.table.get(key)
-        if has_effect(value, key):
-            yield f"not modelled: {what} ({key} = {shown(value)})"
+    for what, keys in _noted(config).items():
+        values = ", ".join(f"{key} = {shown(config.table[key])}" for key in keys)
+        yield f"not modelled: {what} ({values})"
     if config.replaced:
-        keys = ", ".join(config.replaced)
-        yield f"model_name {config.text('model_name')} sets {keys} in the file's place"
-    unread = tuple(
-        key for key in {**config.file, **config.over} if is_ignored(key) and not is_handled(key)
-    )
-    if unread:
-        listed = ", ".join(map(cut, unread))
-        if len(unread) > MOST_LISTED and not verbose:
-            listed = f"{len(unread)} keys (--verbose lists them)"
-        yield f"ignored, as no step depends on them: {listed}"
+        replaced = ", ".join(config.replaced)
+        yield f"model_name {config.text('model_name')} sets {replaced} in the file's place"
+    yield from _ignored(config, verbose)
     for key in config.unknown:
         hint = "; ".join(filter(None, (cut(key), similar_key(key))))
         yield f"ignored, as no key of MaxText is called so: {hint}"
 
 
+def _noted(config: MaxTextConfig) -> Mapping[str, list[str]]:
+    """Return the features that are not modelled, each with the keys that ask for it."""
+    found: dict[str, list[str]] = {}
+    for key, feature in noted().items():
+        if config.asks_for(key, feature):
+            found.setdefault(feature.what, []).append(key)
+    return found
+
+
+def _ignored(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
+    """Yield a sentence on the keys that change no step; if `verbose`, one for each reason."""
+    unread = {key: ignored()[key] for key in {**config.file, **config.over} if key in ignored()}
+    if verbose:
+        for why in dict.fromkeys(unread.values()):
+            listed = ", ".join(key for key, of in unread.items() if of == why)
+            yield f"ignored ({why}): {listed}"
+    elif len(unread) > MOST_LISTED:
+        yield f"ignored, as no step depends on them: {len(unread)} keys (--verbose lists them)"
+    elif unread:
+        yield f"ignored, as no step depends on them: {', '.join(unread)}"
+
+
 def _idle(config: MaxTextConfig, pod: Slice | str | None, taken: Taken) -> Iterator[str]:
-    """Yield a note on the overrides that are read but do not change the run.
+    """Yield a note on the overrides that do not change the run, though their kind may.
 
     Sizes of mesh axes are left out: -1, which fills an axis in, is often the size that they give.
     """
-    idle = []
+    features = {**noted(), **refused()}
+    said = {*noted(), *(key for keys in _noted(config).values() for key in keys)}
+    idle = [
+        f"{key} = {shown(config.table[key])}"
+        for key in config.over
+        if key in features and config.differs(key) and not config.asks_for(key, features[key])
+    ]
     for key in config.over:
-        if key not in defaults() or key in unsimulated("left_out") or key.endswith(SIZE):
+        if key not in defaults() or key in said or key.endswith(SIZE):
             continue
         try:
             other = without_override(config, key)

@@ -1,29 +1,20 @@
 """The tables that ship: defaults and models of MaxText, and the treatment of each of its keys.
 
-A key is read (`defaults.toml`), left out with a note or refused (`unsimulated.toml`), or ignored
-(`ignored.toml`).
+A key is read (`defaults.toml`), noted or refused (`noted.toml`, `refused.toml`; see `features.py`),
+or ignored for a reason (`ignored.toml`).
 """
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
 from tpusim.base.errors import nearest
 from tpusim.base.shipped_table import shipped_table
+from tpusim.maxtext.features import noted, refused
 
 RULES = "logical_axis_rules"
-
-OFF = (None, False, 0, 0.0, -1, 1, "", "none", "None", "default", "disabled", "causal_lm", "fsdp")
-"""Values with which a key has no effect."""
-
-EFFECTIVE_AT_ONE = (
-    "mtp_num_layers",
-    "z_loss_multiplier",
-    "load_balance_loss_weight",
-    "dropout_rate",
-)
-"""Keys that have an effect even with a one."""
+LIKE = "like"
+"""Key of a model in `models.toml`: the model before it that it has the keys of."""
 
 
 @cache
@@ -38,9 +29,21 @@ def defaults() -> Mapping[str, Any]:
     return {key: value for part in shipped("defaults").values() for key, value in part.items()}
 
 
+@cache
+def typed_defaults() -> Mapping[str, Any]:
+    """Return the keys that are read, noted or refused, and their defaults."""
+    features = {**noted(), **refused()}
+    return {key: feature.keys[key] for key, feature in features.items()} | dict(defaults())
+
+
+@cache
 def models() -> Mapping[str, Mapping[str, Any]]:
     """Return the keys that each `model_name` sets."""
-    return shipped("models")
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, own in shipped("models").items():
+        of_another = found[own[LIKE]] if LIKE in own else {}
+        found[name] = {**of_another, **{key: own[key] for key in own if key != LIKE}}
+    return found
 
 
 def decoder_blocks() -> Mapping[str, dict[str, Any]]:
@@ -49,7 +52,7 @@ def decoder_blocks() -> Mapping[str, dict[str, Any]]:
 
 
 def unsimulated(part: str) -> Mapping[str, str]:
-    """Return what is `renamed`, `left_out`, `refused`, or one of the `decoder_blocks` refused."""
+    """Return what is `renamed`, by `other_names`, or one of the refused `decoder_blocks`."""
     found: Mapping[str, str] = shipped("unsimulated")[part]
     return found
 
@@ -61,35 +64,20 @@ def words(section: str) -> Mapping[str, str]:
 
 
 @cache
-def _patterns() -> tuple[str, ...]:
-    """Return the keys that change no step; `*` stands for any letters."""
-    return tuple(key for part in shipped("ignored").values() for key in part)
+def ignored() -> Mapping[str, str]:
+    """Return each key that changes no step, and why."""
+    return {key: part["why"] for part in shipped("ignored").values() for key in part["keys"]}
 
 
-@cache
-def _handled() -> tuple[str, ...]:
-    return (*defaults(), *unsimulated("left_out"), *unsimulated("refused"), RULES)
-
-
-def is_handled(key: str) -> bool:
-    """Return True if a key is read, noted or refused."""
-    return key in _handled()
-
-
-def is_ignored(key: str) -> bool:
-    """Return True if a key is known not to change a step."""
-    return any(fnmatchcase(key, pattern) for pattern in _patterns())
+def is_known(key: str) -> bool:
+    """Return True if a key is read, noted, refused or ignored."""
+    return key == RULES or key in typed_defaults() or key in ignored()
 
 
 def similar_key(key: str) -> str:
-    """Return `did you mean ...?` for a key that the tables write out; empty if none is similar."""
-    plain = (pattern for pattern in _patterns() if "*" not in pattern)
-    near = nearest(key, (*_handled(), *plain))
+    """Return `did you mean ...?` for a key that is none; empty if no key is similar."""
+    ours = unsimulated("other_names").get(key)
+    if ours is not None:
+        return f"did you mean {ours!r}?"
+    near = nearest(key, (RULES, *typed_defaults(), *ignored()))
     return near if near.startswith("did you mean") else ""
-
-
-def has_effect(value: Any, key: str = "") -> bool:
-    """Return True if a value of a key has an effect."""
-    if key in EFFECTIVE_AT_ONE and value == 1:
-        return True
-    return bool(value) if isinstance(value, list | dict) else value is True or value not in OFF

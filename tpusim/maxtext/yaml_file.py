@@ -37,8 +37,9 @@ class _Loader(yaml.SafeLoader):
 def read_config(path: Path, depth: int = 0) -> Mapping[str, Any]:
     """Return the keys of a config over those of the config that its `base_config` names.
 
-    A missing `base.yml` stands for the defaults that ship, as MaxText looks for it among its own
-    configs. Raise FileError with one sentence that names the file.
+    It is looked for beside the file, then one folder up, as MaxText looks in its folder of configs.
+    A missing `base.yml` stands for the defaults that ship. Raise FileError with one sentence that
+    names the file.
     """
     table = dict(_read(path))
     if BASE_KEY not in table:
@@ -51,13 +52,14 @@ def read_config(path: Path, depth: int = 0) -> Mapping[str, Any]:
             else f"is {shown(parent)}"
         )
         raise FileError(f"{path}: {BASE_KEY} {deep}; write the path of a config, such as base.yml")
-    above = path.parent / parent
+    beside = path.parent / parent
+    above = beside if beside.is_file() else path.parent.parent / parent
     if not above.is_file():
         if above.name == "base.yml":
             return table
         raise FileError(
-            f"{path}: {BASE_KEY} is {shown(parent)}, but there is no such file beside it; write "
-            "the path of a config, or base.yml for MaxText's own"
+            f"{path}: {BASE_KEY} is {shown(parent)}, but there is no such file beside it or one "
+            "folder up; write the path of a config, or base.yml for MaxText's own"
         )
     return {**read_config(above, depth + 1), **table}
 

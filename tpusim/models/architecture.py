@@ -11,12 +11,14 @@ A model of one's own is a frozen dataclass with a `forward` that writes its oper
             ...
 """
 
-from abc import ABC, abstractmethod
-from dataclasses import MISSING, asdict, dataclass, fields
-from functools import lru_cache
+from abc import ABCMeta, abstractmethod
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache, lru_cache
+from inspect import signature
 from math import prod
 from typing import Any, ClassVar, Self
 
+from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, PlanError, nearest
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut
@@ -54,7 +56,62 @@ LONGEST_CELL = 200
 """Characters of a value in a notebook."""
 
 
-class Architecture(ABC):
+class _ArchitectureClass(ABCMeta):
+    """The class of architectures, whose calls make models that can be used, or raise."""
+
+    def __call__(cls, *args: Any, **keys: Any) -> Any:
+        """Return a model. Raise ArgumentError for keys that do not fit, ModelError for a class."""
+        _prepare(cls)
+        made = super().__call__(*args, **keys)
+        _check_usable(made)
+        return made
+
+
+@cache
+def _prepare(kind: Any) -> None:
+    """Make the constructor of a class say what does not fit. Raise ModelError for no such class."""
+    frozen = "write @dataclass(frozen=True, kw_only=True) above it"
+    known: bool = is_dataclass(kind)
+    if not known:
+        raise ModelError(f"{kind.__name__} is no dataclass; {frozen}")
+    if kind.__hash__ is None:
+        raise ModelError(f"{kind.__name__} can change after it is made; {frozen}")
+    try:
+        signature(kind.forward).bind("self", "w", "choices")
+    except TypeError as error:
+        raise ModelError(
+            f"{kind.__name__}.forward takes other arguments than a writer and choices; write "
+            "def forward(self, w, choices)"
+        ) from error
+    checked_call(kind)
+
+
+def _check_usable(model: Any) -> None:
+    """Raise ModelError for a model without a name, that changes, or whose forward is no such."""
+    kind = type(model).__name__
+    name = getattr(model, "name", None)
+    if not isinstance(name, str):
+        raise ModelError(
+            f"{kind} has {'no name' if name is None else f'the name {cut(repr(name))}'}, by which "
+            f'results call it; write the field name: str = "{kind.lower()}"'
+        )
+    for field in fields(model):
+        if unhashable := _unhashable(getattr(model, field.name)):
+            raise ModelError(
+                f"{name}: {field.name} is a {unhashable}, which can change; write a tuple"
+            )
+
+
+def _unhashable(value: Any) -> str:
+    """Return the class of a value that has no hash, such as a list; empty if it has one."""
+    try:
+        hash(value)
+    except TypeError:
+        return type(value).__name__
+    return ""
+
+
+class Architecture(metaclass=_ArchitectureClass):
     """A model: a hashable value that writes its forward pass as a graph."""
 
     __slots__ = ()

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, PlanError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor
 from tpusim.models import pieces
@@ -14,7 +13,6 @@ from tpusim.models.pieces import AttentionForm, EncoderForm
 _CHOICES = {"attention": ("dot", "flash"), "softmax_dtype": (COMPUTE, "f32")}
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bert(Architecture):
     """An encoder with BERT's embeddings, layers and losses (Devlin et al., arXiv:1810.04805).

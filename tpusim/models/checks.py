@@ -7,7 +7,10 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, get_args, get_origin
 
+from tpusim.base.argument_types import in_words
 from tpusim.base.errors import ModelError, PlanError
+from tpusim.base.foreign_names import foreign_advice
+from tpusim.base.shown_value import cut
 from tpusim.graph import GraphWriter
 
 _FIELD_TYPES: dict[object, tuple[type, str]] = {
@@ -37,7 +40,7 @@ def check_types(owner: Any, prefix: str = "") -> None:
         value = getattr(owner, field.name)
         said = _wanted(value, field.type)
         if said:
-            raise ModelError(f"{prefix}{field.name} is {value!r}; it must be {said}")
+            raise ModelError(f"{prefix}{field.name} is {cut(in_words(value))}; it must be {said}")
 
 
 def _wanted(value: Any, kind: Any) -> str:
@@ -80,8 +83,9 @@ def check_values(owner: Any, choices: Mapping[str, tuple[str, ...]], prefix: str
             upper = "" if value < inf else " and finite"
             raise ModelError(f"{prefix}{key} is {value}; it must be at least {least}{upper}")
         if key in choices and value not in choices[key]:
-            words = ", ".join(filter(None, choices[key]))
-            raise ModelError(f"{prefix}{key} is {value!r}; write one of {words}")
+            words = list(filter(None, choices[key]))
+            told = foreign_advice(str(value), words) or f"write one of {', '.join(words)}"
+            raise ModelError(f"{prefix}{key} is {value!r}; {told}")
 
 
 def check_heads(

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -18,7 +17,6 @@ GLU_FLOPS = 10.0
 """Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
 
 
-@checked_call
 @dataclass(frozen=True, kw_only=True)
 class Conformer(Architecture):
     """A Conformer that classifies each frame of speech (Gulati et al., arXiv:2005.08100).

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError
 from tpusim.graph import GraphWriter, Tensor, TensorRole, function
 from tpusim.models import pieces
@@ -31,7 +30,6 @@ COORDINATES = 4
 """Numbers of a box."""
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SSD(Architecture):
     """SSD (arXiv:1512.02325) on a ResNet-34 whose third stage has no stride.
@@ -112,7 +110,6 @@ def _loss(w: GraphWriter, name: str, x: Tensor, flops: float) -> Tensor:
     return w.pointwise(f"{name}_loss", (x, given), made, flops, over=x.dims[1:], function=error)
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskRCNN(Architecture):
     """Mask R-CNN (arXiv:1703.06870) on a ResNet-50 with a feature pyramid (arXiv:1612.03144).

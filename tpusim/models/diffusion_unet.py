@@ -8,7 +8,6 @@ its loss is the mean square of the error of the noise. Encoders of images and te
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -26,7 +25,6 @@ TIME_WIDTH = 4
 """Width of the embedded time, over the channels of the first level (diffusers' UNet2DCondition)."""
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionUNet(Architecture):
     """A U-Net of residual blocks, each followed by self-attention and attention to the text.

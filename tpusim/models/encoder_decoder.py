@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -27,7 +26,6 @@ _TARGET = "target"
 _T5 = SelfAttention(kernel="dot", rotary=False)
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoder(Architecture):
     """The dimensions of an encoder-decoder transformer.

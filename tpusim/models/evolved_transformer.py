@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -14,7 +13,6 @@ GLU_FLOPS = 9.0
 """Vector operations per element: a logistic function and a product; see `ACTIVATION_FLOPS`."""
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvedTransformer(Architecture):
     """An encoder and a decoder of Evolved Transformer blocks, by default those of Meena.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -24,7 +23,6 @@ TIME_WIDTH = 256
 _CHOICES = {"attention": ("dot", "flash")}
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointTransformer(Architecture):
     """A transformer whose text and image tokens attend to each other as one sequence.

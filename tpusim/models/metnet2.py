@@ -11,7 +11,6 @@ convolutions of 512 channels.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -22,7 +21,6 @@ GATE_FLOPS = 40.0
 """Vector operations per element of a gate of an LSTM; transcendental functions at eight each."""
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetNet2(Architecture):
     """An encoder of slices of time, an aggregator of the context, and an upsampled target.

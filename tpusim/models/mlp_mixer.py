@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -12,7 +11,6 @@ from tpusim.models.checks import check_types, check_values
 from tpusim.models.vision_transformer import check_patches, embedded_patches
 
 
-@checked_call
 @dataclass(frozen=True, kw_only=True)
 class MlpMixer(Architecture):
     """An MLP-Mixer that classifies images (Tolstikhin et al., arXiv:2105.01601).

@@ -6,7 +6,6 @@ products with its input are one matmul for all steps before it.
 
 from dataclasses import dataclass
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Pointwise, Tensor, function
 from tpusim.models import pieces
@@ -20,7 +19,6 @@ the state's; of a score, a sum of three, tanh, a product and a sum. Assumed: cou
 formulas, as `pieces.ACTIVATION_FLOPS`."""
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gnmt(Architecture):
     """The dimensions of GNMT (Wu et al., arXiv:1609.08144), by default those of MLPerf's.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, nearest
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -29,7 +28,6 @@ EXPANSION = 4
 """Channels that leave a bottleneck, over those inside it."""
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResNet(Architecture):
     """A residual network with a classifier, in four stages.

@@ -10,7 +10,6 @@ from functools import partial
 from math import lcm
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.graph import GraphWriter, Tensor
@@ -29,7 +28,6 @@ _GLOBAL, _WIDE = "global", "wide"
 _MODEL_CHOICES = {"kind": ("decoder", "encoder"), "activation": tuple(ACTIVATION_FLOPS)}
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Transformer(GroupedFields, Architecture):
     """The dimensions of a transformer.
@@ -173,12 +171,6 @@ class Transformer(GroupedFields, Architecture):
             raise ModelError(
                 f"fused_qkv makes keys and values of the tokens, but with kv_rank = "
                 f"{self.latent.kv_rank} they are made of latents; write fused_qkv = false"
-            )
-        shared = {self.kv_heads, self.attention.global_kv_heads or self.kv_heads} - {self.heads}
-        if shared:
-            raise ModelError(
-                f"fused_qkv makes as many heads of queries, keys and values, but {self.heads} "
-                f"heads share {min(shared)} K/V heads; write fused_qkv = false"
             )
 
     def _check_wide(self) -> None:

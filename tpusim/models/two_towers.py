@@ -7,7 +7,6 @@ and `image.act_batch` where the examples of one tower are shared out otherwise t
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -23,7 +22,6 @@ _TEXT_CHOICES = {"pool": ("last", "first", "mean", "probe"), "softmax_dtype": (C
 _CHOICES = {"loss": ("softmax", "sigmoid"), "frozen": ("", "image", "text")}
 
 
-@checked_call
 @dataclass(frozen=True, kw_only=True)
 class TextTower:
     """An encoder of text, with learnt positions and layers as those of a vision transformer.
@@ -80,7 +78,6 @@ class TextTower:
         return pieces.probe_pool(w, x)
 
 
-@checked_call
 @dataclass(frozen=True, kw_only=True)
 class TwoTowers(Architecture):
     """An image tower and a text tower, whose embeddings are compared across the batch.

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import blame
 from tpusim.graph import GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -15,7 +14,6 @@ LOSS_FLOPS = 20.0
 coefficient, of products and of squares. Counted from the formulas."""
 
 
-@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UNet3d(Architecture):
     """An encoder and a decoder of volumes, with instance norms; its defaults are MLPerf's.

@@ -7,7 +7,6 @@ patch; the images are therefore given as patches.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import ModelError, blame
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
@@ -24,7 +23,6 @@ _CHOICES = {
 }
 
 
-@checked_call
 @dataclass(frozen=True, kw_only=True)
 class VisionTransformer(Architecture):
     """A vision transformer that classifies images (Dosovitskiy et al., arXiv:2010.11929).

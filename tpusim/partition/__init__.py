@@ -39,6 +39,7 @@ from tpusim.partition.rules import check_batch as check_batch
 from tpusim.partition.rules import distinct_drops as distinct_drops
 from tpusim.partition.rules import idle_rules as idle_rules
 from tpusim.partition.rules import resolve_rules as resolve_rules
+from tpusim.partition.rules import rule_of as rule_of
 from tpusim.partition.rules import rule_prefixes as rule_prefixes
 from tpusim.partition.rules import weights_are_tiled as weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES as DTYPE_BYTES

@@ -6,13 +6,13 @@ dimension is too small for is dropped for that dimension, which is then replicat
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
-from tpusim.base.foreign_names import our_name
 from tpusim.graph import (
+    ADAPTER_RANK,
     COPIES,
     INPUT,
     KEYS,
@@ -49,6 +49,10 @@ from tpusim.plan import (
     check_known,
     check_once,
 )
+
+WHOLE = ""
+"""The key of dimensions that no rule shards: those of adapters, which MaxText replicates (0.2.5,
+lora_utils.py). An annotation shards them."""
 
 _EXACT = ("act_batch", "act_seq", "act_residual_seq", "expert", "act_expert")
 """Dimensions that their axes must divide: none of these is replicated if it is too small."""
@@ -151,6 +155,11 @@ def distinct_drops(
     return tuple({(dim, axis): (dim, size, axis, n) for dim, size, axis, n in dropped}.values())
 
 
+def rule_of(tensor: Tensor, dim: str) -> str:
+    """Return the key of the rule for a dimension of a tensor, as a plan writes it."""
+    return _written_key(_key(tensor, dim).replace("act_residual_", "act_"))
+
+
 def idle_rules(sharding: Sharding, graph: Graph, rules: ShardingRules) -> Iterator[str]:
     """Yield a sentence for each rule of a sharding that gives an axis to no tensor of `graph`.
 
@@ -160,28 +169,61 @@ def idle_rules(sharding: Sharding, graph: Graph, rules: ShardingRules) -> Iterat
     for op, _ in walk(graph.ops):
         for tensor in (*op.inputs, *op.outputs):
             for dim, axes in zip(tensor.dims, rules.layout(tensor), strict=True):
-                given.setdefault(_key(tensor, dim), set()).update(axes)
-    dropped = {(dim, axis) for dim, _, axis, _ in rules.dropped}
+                for key in _followed(_key(tensor, dim)):
+                    given.setdefault(key, set()).update(axes)
+    dropped = {(plain_dim(dim), axis) for dim, _, axis, _ in rules.dropped}
     for written, rule in sharding.rules.items():
         key = _own_key(written)
-        name = key.removeprefix("act_")
-        dim = _SIZE_OF.get(key, name)
-        if dim not in graph.sizes:
-            yield f"plan.rules.{written} is not used, as the model has no dimension {dim}"
-            continue
+        dim = _SIZE_OF.get(key, key.removeprefix("act_"))
         if key not in given and f"act_{key}" in given:
             yield (
                 f"plan.rules.{written} is not used, as it is for weights and none has the "
                 f"dimension {dim}; the rule for activations is {_written_key(f'act_{key}')}"
             )
-            continue
-        for axis in axes_of(rule):
-            idle = axis in sharding.active_axes and axis not in given.get(key, ())
-            if idle and (name, axis) not in dropped:
+        elif key not in given:
+            what = "dimension"
+            if dim in graph.sizes:
+                what = f"{'activation' if key.startswith('act_') else 'weight'} of dimension"
+            yield f"plan.rules.{written} is not used, as the model has no {what} {dim}"
+        else:
+            idle = [a for a in axes_of(rule) if a in sharding.active_axes and a not in given[key]]
+            idle = [axis for axis in idle if (plain_dim(dim), axis) not in dropped]
+            for axis in idle:
                 yield (
                     f"plan.rules.{written} gives {axis} to no tensor: another dimension has it "
                     "already"
                 )
+            if not idle and _is_default(sharding, written, graph, rules):
+                why = "this mesh has the same rules without it"
+                yield f"plan.rules.{written} is not used, as {why}"
+
+
+def _is_default(sharding: Sharding, written: str, graph: Graph, rules: ShardingRules) -> bool:
+    """Return True if the rules are the same without one of them."""
+    others = {key: rule for key, rule in sharding.rules.items() if key != written}
+    try:
+        found = resolve_rules(replace(sharding, rules=others), graph, rules.style)
+    except PlanError:
+        return False
+    return dict(found.table) == dict(rules.table)
+
+
+def _followed(key: str) -> Iterator[str]:
+    """Yield the keys of the rules that a dimension of a tensor may follow: its own first.
+
+    `act_image.heads` follows `act_heads`, and `act_residual_target_seq` `act_residual_seq` and
+    `act_seq`.
+    """
+    kind = next((one for one in ("act_residual_", "act_") if key.startswith(one)), "")
+    dim = key.removeprefix(kind)
+    plain = plain_dim(dim).removeprefix(INPUT)
+    names = (
+        dim,
+        plain,
+        *((f"{KEYS}{_SEQ}" if plain.startswith(KEYS) else _SEQ,) if is_sequence(dim) else ()),
+    )
+    for one in dict.fromkeys((kind, "act_" if kind else "")):
+        yield from dict.fromkeys(f"{one}{name}" for name in names)
 
 
 def weights_are_tiled(
@@ -319,12 +361,11 @@ def _check_axes_used(
     used |= {axis for rule in noted for axis in axes_of(rule)}
     for axis in sharding.active_axes:
         if axis not in used:
-            names = sorted({a for axes in DEFAULT_RULES.values() for a in axes})
-            ours = our_name(axis, [*names, *STAGE_AXES])
-            called = f"tpusim calls it {ours!r}; " if ours else ""
+            names = sorted({a for axes in DEFAULT_RULES.values() for a in axes} | {*STAGE_AXES})
             raise PlanError(
-                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; {called}use "
-                f"one of {', '.join(names)}, or add a rule such as act_batch = [{axis!r}]"
+                f"plan.mesh.{axis} shards nothing: no rule and no annotation names it; add one, "
+                f"such as act_batch = [{axis!r}], or write an axis that has some: "
+                f"{nearest(axis, names)}"
             )
 
 
@@ -372,5 +413,7 @@ def _key(tensor: Tensor, dim: str) -> str:
     if tensor.role is not TensorRole.PARAM:
         residual = is_sequence(dim, keys=False) and "embed" in map(plain_dim, tensor.dims)
         return f"{'act_residual' if residual else 'act'}_{whole_dim(dim)}"
+    if ADAPTER_RANK in tensor.dims and plain_dim(dim) not in (ADAPTER_RANK, "expert"):
+        return WHOLE
     normed = len(tensor.dims) == 1 and plain_dim(dim) in _NORMED
     return "norm" if normed else whole_dim(dim)

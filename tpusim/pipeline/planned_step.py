@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from tpusim.base.errors import PlanError
 from tpusim.frames import ForwardFrame, TrainingFrame, asked_place, choices_of, sizes_of
 from tpusim.graph import (
+    Adapters,
     Graph,
     LayerRow,
     ModelPart,
@@ -25,6 +26,7 @@ from tpusim.graph import (
     training_step,
     with_repeated_keys,
     with_tiled_loss,
+    with_trainable,
 )
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import AskedPlace, BodyChoices, SharedLowerings, check_switches
@@ -49,7 +51,18 @@ from tpusim.pipeline import (
     schedule_of,
     stage_programs,
 )
-from tpusim.plan import CIRCULAR, Plan, Training, edge_plan, inner_plan, part_bounds, stage_plan
+from tpusim.plan import (
+    ALL_TO_ALL,
+    CIRCULAR,
+    DEFAULT_RULES,
+    Plan,
+    Training,
+    axes_of,
+    edge_plan,
+    inner_plan,
+    part_bounds,
+    stage_plan,
+)
 from tpusim.program import Program
 
 Tiles: TypeAlias = tuple[tuple[str, int], ...]
@@ -265,6 +278,7 @@ class _GraphKey(NamedTuple):
     """The key of a graph besides its model.
 
     tiles: tiles of each dimension of the loss, see `with_tiled_loss`.
+    adapters, trainable: the weights that are trained, see `with_trainable`.
     copies: number to which K/V heads are repeated before a kernel, see `with_repeated_keys`.
     """
 
@@ -272,6 +286,8 @@ class _GraphKey(NamedTuple):
     seq_len: int
     remat: Remat
     choices: GraphChoices
+    adapters: Adapters
+    trainable: tuple[str, ...]
     tiles: Tiles = ()
     copies: int = 0
 
@@ -281,14 +297,15 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     routing = ExpertRouting(
         capacity_factor=plan.experts.capacity_factor,
         dispatch=plan.experts.dispatch,
-        exchange=plan.experts.exchange,
+        exchange=plan.experts.exchange if _divides_experts(plan) else ALL_TO_ALL,
     )
     choices = GraphChoices(
         logits_dtype=plan.dtypes.logits,
         routing=routing,
         loss=LossForm(blocks=plan.vocab_blocks, indexed=plan.loss_labels == "index"),
     )
-    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, choices)
+    trained = plan.adapters, tuple(plan.trainable)
+    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, choices, *trained)
     if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
         return key
     forward, axes = _forward(model, key), plan.active_axes
@@ -299,12 +316,20 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     )
 
 
+def _divides_experts(plan: Plan) -> bool:
+    """Return True if some axis may divide experts: where each device has all, nothing crosses."""
+    rules = {**DEFAULT_RULES, **plan.rules}
+    own = (axes_of(rule) for key, rule in rules.items() if key.endswith("act_expert"))
+    return any(axis in plan.active_axes for axes in own for axis in axes)
+
+
 def _forward(model: Architecture, key: _GraphKey) -> Graph:
     forward = model.graph(
         batch=key.batch,
         seq_len=key.seq_len,
         choices=key.choices,
     )
+    forward = with_trainable(forward, key.adapters, key.trainable)
     return with_repeated_keys(forward, key.copies) if key.copies else forward
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Required, TypedDict
 from tpusim.base.errors import PlanError
 from tpusim.base.grouped_keys import GroupedKeys, flat_keys_of
 from tpusim.base.value_checks import choices_of
-from tpusim.graph import Remat
+from tpusim.graph import Adapters, Remat
 from tpusim.graph.remat import Policy
 from tpusim.plan.attention_kernel import AttentionKernel, BackwardKernels
 from tpusim.plan.axes import Rule
@@ -35,7 +35,7 @@ class PlanKeys(TypedDict, total=False):
     policy and the name, or the groups.
     """
 
-    mesh: Required[Mapping[str, int]]
+    mesh: Mapping[str, int]
     seq_len: int
     global_batch: Required[int]
     microbatches: int
@@ -44,6 +44,9 @@ class PlanKeys(TypedDict, total=False):
     save: Annotated[Sequence[str], "remat.save"]
     offload: Annotated[Sequence[str], "remat.offload"]
     scan_layers: Annotated[bool, "remat.scan_layers"]
+    trainable: Sequence[str]
+    adapter_rank: Annotated[int, "adapters.rank"]
+    adapter_weights: Annotated[Sequence[str], "adapters.weights"]
     rules: Mapping[str, Rule]
     annotate: Mapping[str, Sequence[Rule]]
     placement: Mapping[str, Sequence[str]] | str | None
@@ -91,6 +94,7 @@ class PlanKeys(TypedDict, total=False):
     dtypes: Numerics | Mapping[str, Any]
     compiler: Compiler | Mapping[str, Any]
     attention_kernel: AttentionKernel | Mapping[str, Any]
+    adapters: Adapters | Mapping[str, Any]
     context: Context | Mapping[str, Any]
     experts: Experts | Mapping[str, Any]
     pipeline: Pipeline | Mapping[str, Any]
@@ -102,6 +106,7 @@ _GROUPS = {
     "dtypes": Numerics,
     "compiler": Compiler,
     "attention_kernel": AttentionKernel,
+    "adapters": Adapters,
     "context": Context,
     "experts": Experts,
     "pipeline": Pipeline,

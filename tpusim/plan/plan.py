@@ -9,7 +9,7 @@ from tpusim.base.errors import ArgumentError, PlanError
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut
-from tpusim.graph import Remat
+from tpusim.graph import Adapters, Remat
 from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Rule
 from tpusim.plan.compiler import Compiler
@@ -67,7 +67,8 @@ class Plan(GroupedFields):
         lowering of a body reads it, with the sharding and the compiler.
     compiler: the compiler that is assumed, with the blocks of its attention kernel.
     training: the frame around forward and backward pass: batch, microbatches, loss, input, loop,
-        and the groups remat, optimizer and pipeline.
+        the weights that are trained, and the groups adapters, remat,
+        optimizer and pipeline.
     """
 
     KEYS: ClassVar[GroupedKeys] = PLAN_KEYS
@@ -97,6 +98,8 @@ class Plan(GroupedFields):
     loss_labels = Of[LossLabels]("training")
     input_s = Of[float]("training")
     loop = Of[Loop]("training")
+    trainable = Of[Sequence[str]]("training")
+    adapters = Of[Adapters]("training")
     remat = Of[Remat]("training")
     optimizer = Of[Optimizer]("training")
     pipeline = Of[Pipeline]("training")
@@ -177,6 +180,7 @@ class Plan(GroupedFields):
             self.pipeline.check_together(self.mesh, self.remat.offload)
             self.pipeline.check_size(self.stages, self.microbatches)
             self.experts.check_together()
+            self.adapters.check_together()
             self.optimizer.check_together(self.mesh)
             self._check_blocks()
         except PlanError as error:
@@ -214,6 +218,7 @@ class Plan(GroupedFields):
         if self.gradient_reduction != GRADIENT_REDUCTIONS[0]:
             yield f"gradients reduced {self.gradient_reduction.replace('-', ' ')}"
         yield from self.pipeline.phrases(self.stages)
+        yield from self.training.trained_phrases()
         yield from self.training.saving_phrases()
         yield from self.training.loss_phrases()
         yield from self.attention_kernel.phrases()

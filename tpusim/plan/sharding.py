@@ -22,6 +22,8 @@ _TABLE_EXAMPLES = {
 """An example of each field that is a table."""
 
 _AXIS = re.compile(r"\s*(?P<axis>\S.*?)\s*(?:=\s*(?P<size>[0-9]+))?\s+on\s+(?P<parts>\S.*?)\s*")
+_SEPARATOR = re.compile(r"[\s+,;=·]")
+"""What stands between axes, or between an axis and its size or place, where they are text."""
 _EXAMPLE = "'fsdp on y,z; tensor on x'"
 
 
@@ -29,7 +31,8 @@ _EXAMPLE = "'fsdp on y,z; tensor on x'"
 class Sharding:
     """The mesh, and the tensors, tokens and experts that its axes shard.
 
-    mesh: axis -> size, in devices; axes named `dcn_...` run across slices.
+    mesh: axis -> size, in devices; axes named `dcn_...` run across slices. In Python a plan
+        without it is for one device, or for a search or a sweep that chooses the mesh.
     rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
         activations, without it weights.
     annotate: tensor -> one axis (or axes, or None) per dimension; the rest propagates from there.
@@ -40,7 +43,7 @@ class Sharding:
     experts: the routing of tokens to experts.
     """
 
-    mesh: Mapping[str, int]
+    mesh: Mapping[str, int] = field(default_factory=lambda: {"data": 1})
     rules: Mapping[str, Rule] = field(default_factory=dict)
     annotate: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     placement: Mapping[str, Sequence[str]] | None = None
@@ -60,6 +63,11 @@ class Sharding:
             raise PlanError("plan.mesh is empty; write at least one axis, such as fsdp = 256")
         for axis, size in self.mesh.items():
             check_name("plan.mesh", axis)
+            if found := _SEPARATOR.search(axis):
+                raise PlanError(
+                    f"plan.mesh has the axis {axis!r}, and {found[0]!r} separates axes in tables "
+                    "and placements; write _ or - in its name"
+                )
             check_positive(f"plan.mesh.{axis}", size)
         for key, rule in self.rules.items():
             _check_rule(f"plan.rules.{key}", rule)

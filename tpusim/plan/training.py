@@ -1,12 +1,12 @@
 """The training of a plan: the frame around forward and backward pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from tpusim.base.units import format_seconds
-from tpusim.base.value_checks import check_positive, check_words, seconds
-from tpusim.graph import Remat
+from tpusim.base.value_checks import check_names, check_positive, check_words, seconds
+from tpusim.graph import Adapters, Remat
 from tpusim.plan.optimizer import Optimizer
 from tpusim.plan.pipeline import Pipeline
 
@@ -47,6 +47,11 @@ class Training:
         step runs, so no step is shorter.
     loop: `asynchronous` if the host starts a step while the one before runs; `synchronous` if it
         reads the loss of each step before it starts the next, so that the devices wait for it.
+    trainable: patterns of the names of weights that are trained, such as `head`, `wq` or `*scale`;
+        all others are frozen: they have no gradient, no state of the optimizer and no update. All
+        are trained where none is named and there are no adapters, which are always trained.
+    adapters: thin matrices beside those of layers (LoRA); the model's own weights are frozen but
+        for those that `trainable` names.
     remat: the tensors kept for the backward pass, and their place.
     optimizer: the optimizer and the place of its state.
     pipeline: the schedule over stages.
@@ -61,6 +66,8 @@ class Training:
     loss_labels: LossLabels = LABELS[0]
     input_s: float = 0.0
     loop: Loop = LOOPS[0]
+    trainable: Sequence[str] = ()
+    adapters: Adapters = field(default_factory=Adapters)
     remat: Remat = field(default_factory=Remat)
     optimizer: Optimizer = field(default_factory=Optimizer)
     pipeline: Pipeline = field(default_factory=Pipeline)
@@ -70,6 +77,8 @@ class Training:
             check_positive("plan.seq_len", self.seq_len)
         for key in ("global_batch", "microbatches", "vocab_tiles", "vocab_blocks"):
             check_positive(f"plan.{key}", getattr(self, key))
+        check_names("plan.trainable", self.trainable, '["head", "*scale"]')
+        object.__setattr__(self, "trainable", tuple(self.trainable))
         object.__setattr__(self, "input_s", seconds("plan.input_s", self.input_s))
         check_words("plan", self)
 
@@ -91,6 +100,14 @@ class Training:
             yield f"loss over {self.vocab_blocks} blocks of the vocabulary"
         if self.loss_labels != LABELS[0]:
             yield "labels by index"
+
+    def trained_phrases(self) -> Iterator[str]:
+        """Yield the phrases of a plan's text about the weights that are trained, if not all."""
+        if self.adapters.rank:
+            beside = f" beside {', '.join(self.adapters.weights)}" * bool(self.adapters.weights)
+            yield f"adapters of rank {self.adapters.rank}{beside}"
+        if self.trainable:
+            yield f"trains {', '.join(self.trainable)}"
 
     def saving_phrases(self) -> Iterator[str]:
         """Yield the phrases of a plan's text about what is saved, and where."""

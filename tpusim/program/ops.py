@@ -123,6 +123,7 @@ class Collective:
         all-reduce), exchanged (all-to-all), or sent to both ring neighbours together (permute; to
         one neighbour with the algorithm `onward`).
     padded: bytes of these that hold no data, in a compiled program.
+    tensor: dtype and dimensions of what a device has afterwards, in a compiled program.
     algorithm: the algorithm that runs, if not the kind's own (an all-gather done as an all-reduce).
     asked: False for an implicit resharding, which follows from no rule or annotation.
     hbm: shares of its operands and of its results in HBM; the rest is in VMEM or CMEM.
@@ -145,6 +146,7 @@ class Collective:
     asked: bool = True
     hbm: tuple[float, float] = (1.0, 1.0)
     parts: tuple[CollectivePart, ...] = ()
+    tensor: str = ""
     deps: tuple[Dep, ...] = ()
     allocs: tuple[Alloc, ...] = ()
     frees: tuple[str, ...] = ()

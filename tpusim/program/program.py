@@ -68,7 +68,7 @@ def program_text(program: Program) -> str:
     for alloc in program.resident:
         held[alloc.category] = held.get(alloc.category, 0.0) + _one(alloc.bytes)
     resident = ", ".join(f"{category} {format_bytes(n)}" for category, n in held.items())
-    head = f"program {program.name} on {axes}; resident: {resident or 'nothing'}"
+    head = f"program {plain(program.name)} on {axes}; resident: {resident or 'nothing'}"
     return "\n".join([head, *_segments(program), *_lines(program.body, "  ")])
 
 

@@ -36,6 +36,7 @@ from .figures.utilisation import plot_utilisation as plot_utilisation
 from .figures.utilisation import utilisation_data as utilisation_data
 from .figures.waterfall import plot_waterfall as plot_waterfall
 from .figures.waterfall import waterfall_data as waterfall_data
+from .report_files import as_maxtext as as_maxtext
 from .report_files import check_folder as check_folder
 from .report_files import perfect_compiler as perfect_compiler
 from .report_files import write_report as write_report

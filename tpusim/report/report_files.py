@@ -5,9 +5,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import FileError
+from tpusim.base.errors import PlanError
 from tpusim.base.json_text import json_text
-from tpusim.base.text_files import blame_writing, path_of, write_files
+from tpusim.base.text_files import blame_writing, make_folder, path_of, write_files
 from tpusim.program import program_text
 from tpusim.report.result_json import document
 from tpusim.results import PlanResult, Result
@@ -18,7 +18,12 @@ from tpusim.simulation import simulate
 
 @checked_call
 def write_report(
-    result: Result, folder: Path | str, ideal: Result | None = None, *, html: bool = True
+    result: Result,
+    folder: Path | str,
+    ideal: Result | None = None,
+    *,
+    maxtext: Result | None = None,
+    html: bool = True,
 ) -> None:
     """Write summary, `result.json`, three tables, the program, trace, figures and `report.html`.
 
@@ -27,24 +32,27 @@ def write_report(
     Raise FileError if the folder or a file cannot be written.
 
     folder: to write them into.
-    ideal: what `perfect_compiler` returns; simulated if it is not given.
+    ideal, maxtext: what `perfect_compiler` and `as_maxtext` return; simulated if not given.
     html: False leaves out the page.
     """
     check_result(result, "write_report")
     folder = path_of(folder, "write_report")
-    files = render_files(result, ideal or perfect_compiler(result), html=html)
+    ideal, maxtext = ideal or perfect_compiler(result), maxtext or as_maxtext(result)
+    files = render_files(result, ideal, maxtext, html=html)
     write_files(folder, files)
 
 
-def render_files(result: Result, ideal: Result | None, *, html: bool = True) -> Mapping[str, bytes]:
+def render_files(
+    result: Result, ideal: Result | None, maxtext: Result | None = None, *, html: bool = True
+) -> Mapping[str, bytes]:
     """Return the content of each file, by name."""
     from tpusim.report.csv_tables import lines_csv, operations_csv, transfers_csv
     from tpusim.report.figures.render import figure_bytes
     from tpusim.report.step_trace import trace_bytes
 
     texts = {
-        "summary.txt": f"{summary(result, ideal)}\n",
-        "result.json": f"{json_text(document(result, ideal))}\n",
+        "summary.txt": f"{summary(result, ideal, maxtext)}\n",
+        "result.json": f"{json_text(document(result, ideal, maxtext))}\n",
         "operations.csv": operations_csv(result),
         "transfers.csv": transfers_csv(result),
         "lines.csv": lines_csv(result),
@@ -69,19 +77,35 @@ def perfect_compiler(result: Result) -> PlanResult | None:
     """
     if not isinstance(result, PlanResult) or result.plan.compiler.lowering != "xla":
         return None
+    return min(result, _with(result, lowering="ideal"), key=lambda each: each.step_time_s)
+
+
+def as_maxtext(result: Result) -> PlanResult | None:
+    """Return the result of the same plan as a program of MaxText.
+
+    None where the plan is no plain JAX program of a language model, or MaxText's rules refuse it.
+    """
+    if not isinstance(result, PlanResult) or not result.model.measured:
+        return None
+    if "style" not in dict(result.defaults()):
+        return None
+    try:
+        return _with(result, style="maxtext")
+    except PlanError:
+        return None
+
+
+def _with(result: PlanResult, **keys: str) -> PlanResult:
+    """Return the result of the same run under a plan with some keys changed."""
     fed_by = None if result.input is None else result.input.given
-    plan = result.plan.replace(lowering="ideal")
-    ideal = simulate(result.model, plan, result.pod, input=fed_by)
-    return min(result, ideal, key=lambda each: each.step_time_s)
+    return simulate(result.model, result.plan.replace(**keys), result.pod, input=fed_by)
 
 
 def check_folder(folder: Path) -> None:
     """Raise FileError unless files can be written into `folder`; leave nothing of the trial."""
     with blame_writing(folder):
-        if folder.is_file():
-            raise FileError(f"{folder} is a file; give a folder to write the report to")
         made = [part for part in (folder, *folder.parents) if not part.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with TemporaryFile(dir=folder):
             pass
         for part in made:

@@ -17,12 +17,15 @@ from tpusim.results import (
 from tpusim.results.stage_uses import stage_uses
 
 
-def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
+def document(
+    result: Result, ideal: Result | None = None, maxtext: Result | None = None
+) -> dict[str, Any]:
     """Return the content of `result.json`; the keys of the first block are stable.
 
     Seconds, bytes of one device, tokens per second of all chips, FLOPs of all devices, fractions.
     `fit` is `fits`, `borderline` or `does not fit`; `reason` is null unless `fits` is false.
-    `ideal_step_time_s` is the step time under the lowering `ideal` (null if it was not simulated).
+    `ideal_step_time_s` is the step time under the lowering `ideal`, `maxtext_step_time_s` that of
+    the same plan as a program of MaxText (null if they were not simulated).
     The ranges are two numbers, the smaller first, or null; `like_measured` is false where nothing
     like the run was measured.
     """
@@ -42,6 +45,7 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "mfu_range": _pair(result.mfu_range),
         "like_measured": None,
         "ideal_step_time_s": ideal.step_time_s if ideal else None,
+        "maxtext_step_time_s": maxtext.step_time_s if maxtext else None,
         "phases_s": result.phases_s,
         "tflops_per_device": None,
         "memory_bytes": result.memory_bytes,
@@ -56,6 +60,8 @@ def document(result: Result, ideal: Result | None = None) -> dict[str, Any]:
         "pipeline": _pipeline(pipelined(result)),
         "replicated": [],
         "unasked": [],
+        "defaults": [key for key, _ in result.defaults()],
+        "warnings": [warning.facts() for warning in result.warnings()],
         "versions": {"tpusim": __version__},
     }
     return common | _classes(result) | dict(result.facts())

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tpusim.base.errors import TpusimError, nearest
-from tpusim.base.plain_text import visible
+from tpusim.base.plain_text import plain, visible
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE, ON_HOST
 from tpusim.engine import Timeline
@@ -74,7 +74,7 @@ def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"model": result.name, "slice": str(result.pod)},
+        "otherData": {"model": plain(result.name), "slice": str(result.pod)},
         "traceEvents": events,
     }
 

@@ -1,5 +1,7 @@
 """Advice on a run: what bounds its step, and what changes of it save, by simulating each."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -210,11 +212,18 @@ def setting(key: str, value: Any, section: str = "plan") -> str:
     return f"{section}.{key}={_toml(value)}"
 
 
+def toml_pairs(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each entry of a table as TOML, its key in quotes where it has to be."""
+    for key, value in table.items():
+        bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
+        yield f"{key if bare else json.dumps(key, ensure_ascii=False)} = {_toml(value)}"
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(toml_pairs(value)) + " }"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -10,6 +10,7 @@ from tpusim.program import Compute, Single, walk_ops
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
 from tpusim.results.lines import SourceLine, explain_lines
 from tpusim.results.result import PICO, Result, resident_bytes
+from tpusim.results.step_warning import StepWarning
 from tpusim.results.summary import summary
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class ReplayResult(Result):
     remarks: notes from reading the HLO.
     unknown: operations that are not understood, which cost their bytes; the longest first.
     model_flops: of a step of all devices, without recomputation; None if not known.
+    unnamed: axes of the program that are no axes of a mesh, and are named for what they are on.
     """
 
     adviser_command: ClassVar[str] = "--explain advice"
@@ -106,6 +108,7 @@ class ReplayResult(Result):
     remarks: tuple[str, ...] = ()
     unknown: tuple[UnknownOperation, ...] = ()
     model_flops: float | None = None
+    unnamed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return summary(self)
@@ -177,9 +180,9 @@ class ReplayResult(Result):
         yield "costs", f"{self.costs}: {COSTS[self.costs]}"
 
     def _placed(self) -> str:
-        """Return the axes on the torus; those without a name are called by their dimensions."""
+        """Return the axes on the torus; those without a name are called by what they are on."""
         written = self.placement.written
-        unnamed = [axis for axis, parts in written.items() if axis == ",".join(parts)]
+        unnamed = [axis for axis in written if axis in self.unnamed]
         if unnamed and len(unnamed) == len(written):
             return f"groups on {' and on '.join(unnamed)}, as its mesh is not known"
         across = (
@@ -196,9 +199,14 @@ class ReplayResult(Result):
             yield "note", UNKNOWN_MODEL
         elif (left := self._left_out()) > UNMENTIONED_SHARE:
             yield "note", UNCOUNTED_NOTE if self.unknown else FEWER_FLOPS_NOTE.format(left=left)
-        elif self.model_flops and self._once() >= REDUNDANT_TIMES * self.model_flops:
-            yield "note", self._redundant(self.model_flops)
         yield from (("note", remark) for remark in self.remarks)
+
+    def warnings(self) -> tuple[StepWarning, ...]:
+        """Return whether the program executes far more FLOPs than the model has, and where."""
+        if not self.model_flops or self._once() < REDUNDANT_TIMES * self.model_flops:
+            return ()
+        share = 1 - self.model_flops / self._once()
+        return (StepWarning("repeated work", share, self._redundant(self.model_flops)),)
 
     def tables(self) -> Iterator[object]:
         """Yield the user's most expensive lines."""

@@ -14,6 +14,7 @@ from tpusim.accuracy import ErrorRange
 from tpusim.base.errors import PlanError
 from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
+from tpusim.base.plain_text import plain
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import CostedProgram, cost_classes, cost_programs
@@ -24,6 +25,7 @@ from tpusim.program import Flops, Program, Single
 from tpusim.results.advice import Advice
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO as PICO
+from tpusim.results.step_warning import StepWarning
 from tpusim.results.totals import StepContents, to_host_bytes
 
 Each = TypeVar("Each")
@@ -162,6 +164,10 @@ class Result(ABC):
         shares = {label: s / self.step_time_s for label, s in self.breakdown_s.items()}
         return html_table(self.title, self.headline()) + html_bar(shares)
 
+    def warnings(self) -> tuple[StepWarning, ...]:
+        """Return what the step loses for nothing, where that is much; a summary prints it first."""
+        return ()
+
     def headline(self) -> Iterator[tuple[str, str]]:
         """Yield what the step takes, what it needs, and where the time goes, in words."""
         yield from ((head, text) for head, text in self.about() if head in ("plan", "placement"))
@@ -171,6 +177,7 @@ class Result(ABC):
         )
         yield "step time", f"{format_seconds(self.step_time_s)}{likely}"
         yield "rates", self.rates
+        yield from (("warning", warning.text) for warning in self.warnings())
         need, have = map(format_bytes, (self.hbm_peak_bytes, self.hbm_bytes))
         yield "HBM", f"{need} of {have} per device: {self.fit}"
         longest = sorted(self.breakdown_s.items(), key=lambda item: -item[1])[:MOST_PARTS]
@@ -208,6 +215,10 @@ class Result(ABC):
             )
         return self.adviser(self)
 
+    def defaults(self) -> tuple[tuple[str, str], ...]:
+        """Return keys that have their defaults and decide, each with what it means, in words."""
+        return ()
+
     def tables(self) -> Iterable[object]:
         """Return the tables below the entries of the summary."""
         return ()
@@ -235,7 +246,7 @@ class Result(ABC):
     @property
     def title(self) -> str:
         """The model or program, and the slice."""
-        return f"{self.name} on {self.pod}"
+        return f"{plain(self.name)} on {self.pod}"
 
     @property
     def program(self) -> Program:

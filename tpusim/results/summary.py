@@ -22,24 +22,31 @@ NUMBER_WIDTH = 11
 LEAST_BOUND = 0.02
 """The smallest fraction of the critical path that the summary names."""
 
+MOST_WARNINGS = 3
+"""Warnings that are printed, the largest of each kind first."""
+
 LEAST_SHOWN = 0.0005
 """The smallest fraction that prints as more than 0.0 %."""
 
 
-def summary(result: Result, ideal: Result | None = None) -> str:
+def summary(result: Result, ideal: Result | None = None, maxtext: Result | None = None) -> str:
     """Return a report of a result: first the fit in memory, then time, memory and notes.
 
     ideal: the same run under the lowering `ideal`, for a line with its gain.
+    maxtext: the same run as a program of MaxText, where one of plain JAX is assumed.
     """
-    return "\n\n".join(["\n".join(_lines(result, ideal)), *map(str, result.tables())])
+    lines = _lines(result, ideal, maxtext)
+    return "\n\n".join(["\n".join(lines), *map(str, result.tables())])
 
 
-def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
+def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[str]:
     if r.fit is not Fit.FITS:
         yield from entry(r.fit.upper(), verdict_reason(r))
     yield from wrapped(f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})")
     for what, text in r.about():
         yield from entry(what, text)
+    if found := r.defaults():
+        yield from entry("defaults", _defaults(r, found, maxtext))
     yield ""
     yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
     if (expected := r.error_range) is not None:
@@ -47,6 +54,11 @@ def _lines(r: Result, ideal: Result | None) -> Iterator[str]:
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
     yield from entry("", r.convention)
+    warnings = r.warnings()
+    for warning in warnings[:MOST_WARNINGS]:
+        yield from entry("warning", warning.text)
+    if len(warnings) > MOST_WARNINGS:
+        yield from entry("", f"and {len(warnings) - MOST_WARNINGS} more, in result.json")
     yield ""
     yield from _breakdown(r)
     yield ""
@@ -70,6 +82,24 @@ def _expected(r: Result, expected: ErrorRange) -> str:
     low, high = map(format_seconds, expected.of(r.step_time_s))
     mfu = "" if r.mfu_range is None else " (MFU {:.1%} to {:.1%})".format(*r.mfu_range)
     return f"{low} to {high}{mfu} in {expected.runs}"
+
+
+def _defaults(r: Result, found: Iterable[tuple[str, str]], maxtext: Result | None) -> str:
+    """Return the defaults that decide, and what the other style gives."""
+    other = ""
+    if maxtext is not None:
+        step = format_seconds(maxtext.step_time_s)
+        other = (
+            f" (MaxText's compiles otherwise: style = 'maxtext' gives {step}{_change(r, maxtext)})"
+        )
+    return ", ".join(text + (other if key == "style" else "") for key, text in found)
+
+
+def _change(r: Result, other: Result) -> str:
+    less = 1 - other.step_time_s / r.step_time_s
+    if abs(less) < LEAST_SHOWN:
+        return ", the same"
+    return f", {abs(less):.1%} {'less' if less > 0 else 'more'}"
 
 
 def _gain(r: Result, ideal: Result) -> str:
@@ -146,13 +176,14 @@ def _links(r: Result) -> str:
 
 def _notes(r: Result) -> Iterator[str]:
     whole = float(r.flops.total)
+    warned = {"redundant" if w.kind == "repeated work" else w.kind for w in r.warnings()}
     extra = {
         "redundant": r.flops.redundant,
         "padding": r.flops.padding,
         "the optimizer's": r.flops.optimizer,
     }
     for kind, flops in extra.items():
-        if flops:
+        if flops and kind not in warned:
             yield from entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
     have = r.pod.chip.host_bytes
     if have is not None and r.host_need_bytes > have:

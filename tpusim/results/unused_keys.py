@@ -1,116 +1,222 @@
-"""Keys of a plan that have no effect: a sentence for each, as none is ignored silently."""
+"""Keys of a plan that change nothing: what each needs of the model, the mesh or other keys.
 
-from collections.abc import Iterator, Mapping
+`NEEDS` has a row for each need, with the keys that have no effect without it. Rules have needs of
+their own (`idle_rules`), and names in a key are checked where they are read.
+"""
 
-from tpusim.graph import Attention, Graph, walk
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tpusim.base.plain_text import plain
+from tpusim.graph import Attention, Graph, Op, layer_matrices, walk
+from tpusim.lowering import matmul_key
 from tpusim.models import Architecture
 from tpusim.partition import (
+    ShardingRules,
     exchanged_by,
     idle_rules,
     layouts,
     update_layouts,
 )
 from tpusim.pipeline.planned_step import checked_rules, planned_graph
-from tpusim.plan import (
-    ALL_TO_ALL,
-    DEFAULT_TILES,
-    GATHER,
-    Axes,
-    Context,
-    Experts,
-    Numerics,
-    Pipeline,
-    Plan,
-    Training,
-    stage_plan,
-)
+from tpusim.plan import ALL_TO_ALL, PLAN_KEYS, Axes, Plan, stage_plan
 
 
 def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     """Yield a sentence for each key of `plan` that has no effect for `model`, with the reason."""
-    graph = planned_graph(model, plan)
-    inner = stage_plan(plan)
-    rules = checked_rules(inner, graph)
-    table = dict(rules.table)
-    if plan.seq_len and not model.reads_text:
-        yield f"plan.seq_len is not used, as {model.name} reads no text"
-    yield from _of_gradients(plan.training, plan.numerics)
-    found = layouts(graph, inner.sharding, rules)
-    axes = tuple(plan.optimizer.axes)
-    if axes and not update_layouts(graph, inner.sharding, axes, found):
-        yield "plan.weight_update_axes is not used, as it divides no weight further"
-    if not plan.active_schedule:
-        yield from _of_no_stages(plan.pipeline)
-    if "expert" in graph.sizes:
-        yield from _of_experts(plan.experts, graph.sizes, table["act_expert"])
-    else:
-        yield from _of_no_experts(plan.experts)
-    if plan.experts.seed and not plan.experts.skew:
-        yield "plan.seed is not used, as plan.expert_skew is 0"
-    yield from _of_context(plan.context, graph, table["act_seq"])
-    yield from idle_rules(inner.sharding, graph, rules)
+    step = KeyEffects(model, plan)
+    for key in dict.fromkeys(key for need in NEEDS for key in need.keys):
+        if step.gives(key) and (need := step.unmet(key)):
+            yield f"plan.{key} is not used, as {need.without.format(name=plain(model.name))}"
+    yield from _too_much_capacity(step)
+    yield from idle_rules(step.inner.sharding, step.graph, step.rules)
 
 
-def _of_gradients(training: Training, numerics: Numerics) -> Iterator[str]:
-    if numerics.accumulator and training.microbatches == 1:
-        yield "plan.accumulator_dtype is not used, as there is one microbatch"
-    if training.gradient_reduction == "per-step" and training.microbatches == 1:
-        yield "plan.gradient_reduction is not used, as there is one microbatch"
-    moments = {
-        "second_moment_dtype": numerics.second_moment,
-        "offload_optimizer": training.optimizer.offload,
-    }
-    for key, value in moments.items():
-        if training.optimizer.name == "sgd" and value:
-            yield f"plan.{key} is not used, as sgd keeps no moments"
+@dataclass(frozen=True)
+class KeyEffects:
+    """A model and a plan, and what they make of each other."""
+
+    model: Architecture
+    plan: Plan
+
+    @cached_property
+    def inner(self) -> Plan:
+        """The plan of a stage."""
+        return stage_plan(self.plan)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The step of one microbatch."""
+        return planned_graph(self.model, self.plan)
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """All operations of the graph."""
+        return tuple(op for op, _ in walk(self.graph.ops))
+
+    @cached_property
+    def rules(self) -> ShardingRules:
+        """The rules in force."""
+        return checked_rules(self.inner, self.graph)
+
+    def axes(self, rule: str) -> Axes:
+        """Return the axes of a rule, those larger than one."""
+        return dict(self.rules.table)[rule]
+
+    @cached_property
+    def usual(self) -> Mapping[str, Any]:
+        """The defaults of all keys."""
+        return Plan(mesh=self.plan.mesh, global_batch=self.plan.global_batch).flat()
+
+    def gives(self, key: str) -> bool:
+        """Return True for a key with another value than the default, however that is written."""
+        group, field = PLAN_KEYS.field_of(key)
+        value, usual = self.plan.flat()[key], self.usual[key]
+        if key == "context_exchange" and not isinstance(value, str):
+            return set(value.values()) != {usual}
+        if group == "dtypes" and field != "noise":
+            return self.plan.dtypes.of(field) != self.plan.replace(**{key: usual}).dtypes.of(field)
+        return bool(value != usual)
+
+    def unmet(self, key: str) -> "Need | None":
+        """Return the first need of a key that is not met; None if all are."""
+        return next((n for n in NEEDS if key in n.keys and not n.met(self, key)), None)
+
+    def changes_graph(self, key: str) -> bool:
+        """Return True if the graph is another than with the default of a key."""
+        return planned_graph(self.model, self.plan.replace(**{key: self.usual[key]})) != self.graph
+
+    @cached_property
+    def matmul_keys(self) -> frozenset[str]:
+        """The keys of the dtypes of the matmuls that there are."""
+        weights = frozenset(weight.tensor.name for weight in self.graph.parameters)
+        return frozenset(matmul_key(op, weights) for op in self.ops)
+
+    @cached_property
+    def divides_updates(self) -> bool:
+        """True if the axes of updates divide some weight further."""
+        sharding, axes = self.inner.sharding, tuple(self.plan.optimizer.axes)
+        found = layouts(self.graph, sharding, self.rules)
+        return bool(update_layouts(self.graph, sharding, axes, found))
+
+    @property
+    def has_experts(self) -> bool:
+        """True if a router chooses experts."""
+        return "expert" in self.graph.sizes
+
+    @property
+    def rounds_gradients(self) -> bool:
+        """True if gradients are quantised."""
+        dtypes = self.plan.dtypes
+        return any(
+            key != "matmul_dtype" and key in self.matmul_keys and dtype != dtypes.compute
+            for key, dtype in dtypes.matmuls.items()
+        )
 
 
-def _of_no_stages(pipeline: Pipeline) -> Iterator[str]:
-    given = {
-        "schedule": pipeline.schedule,
-        "virtual_stages": pipeline.virtual_stages > 1,
-        "stage_layers": pipeline.stage_layers,
-    }
-    for key, value in given.items():
-        if value:
-            yield f"plan.{key} is not used, as the mesh has one stage"
+class Need(NamedTuple):
+    """What some keys need.
+
+    met: whether a step has it.
+    without: why the keys are not used if it has not, after "as".
+    """
+
+    keys: tuple[str, ...]
+    met: Callable[[KeyEffects, str], bool]
+    without: str
 
 
-def _of_experts(experts: Experts, sizes: Mapping[str, int], axes: Axes) -> Iterator[str]:
-    most = sizes["expert"] / sizes["choice"]
-    if experts.capacity_factor > most:
+def _with_kernel(step: KeyEffects, backward: bool) -> bool:
+    return any(isinstance(op, Attention) and op.backward >= backward for op in step.ops)
+
+
+def _sees_halves(step: KeyEffects, _: str) -> bool:
+    return exchanged_by(step.plan.context, step.axes("act_seq"), ALL_TO_ALL) != step.axes("act_seq")
+
+
+NO_KERNEL = "nothing in the model is a fused attention kernel"
+NO_LAYERS = "the model has no row of layers that are alike"
+
+NEEDS = (
+    Need(("seq_len",), lambda s, _: s.model.reads_text, "{name} reads no text"),
+    Need(
+        ("accumulator_dtype", "gradient_reduction"),
+        lambda s, _: s.plan.microbatches > 1,
+        "there is one microbatch",
+    ),
+    Need(
+        ("moment_dtype", "second_moment_dtype", "offload_optimizer"),
+        lambda s, _: s.plan.optimizer.name != "sgd",
+        "sgd keeps no moments",
+    ),
+    Need(
+        ("optimizer",),
+        lambda s, _: s.plan.optimizer.name != "muon" or bool(layer_matrices(s.graph)),
+        "the model has no matrices of layers, which alone muon updates otherwise than adam",
+    ),
+    Need(("weight_update_axes",), lambda s, _: s.divides_updates, "it divides no weight further"),
+    Need(
+        ("schedule", "virtual_stages", "stage_layers"),
+        lambda s, _: bool(s.plan.active_schedule),
+        "the mesh has one stage",
+    ),
+    Need(
+        ("expert_exchange", "expert_tiles", "expert_buffer", "expert_skew", "dispatch"),
+        lambda s, _: s.has_experts,
+        "the model has no experts",
+    ),
+    Need(
+        ("expert_tiles",),
+        lambda s, _: not s.plan.experts.capacity_factor,
+        "experts with a capacity are batched matmuls",
+    ),
+    Need(
+        ("expert_exchange", "expert_skew", "expert_buffer"),
+        lambda s, _: bool(s.axes("act_expert")),
+        "each device has all experts",
+    ),
+    Need(("seed",), lambda s, _: bool(s.plan.experts.skew), "plan.expert_skew is 0"),
+    Need(
+        ("context_exchange", "context_balanced"),
+        lambda s, _: bool(s.axes("act_seq")),
+        "no axis shards the sequence",
+    ),
+    Need(
+        ("context_balanced",),
+        lambda s, _: any(isinstance(op, Attention) and op.causal for op in s.ops),
+        "the model has no causal attention kernel",
+    ),
+    Need(("context_balanced",), _sees_halves, "kernels see whole sequences of fewer heads"),
+    Need(("attention_block",), lambda s, _: _with_kernel(s, backward=False), NO_KERNEL),
+    Need(
+        ("attention_block_backward", "attention_backward"),
+        lambda s, _: _with_kernel(s, backward=True),
+        NO_KERNEL,
+    ),
+    Need(
+        ("vocab_blocks", "loss_labels", "loss_dtype"),
+        KeyEffects.changes_graph,
+        "the model has no loss over a vocabulary",
+    ),
+    Need(("remat", "scan_layers"), lambda s, _: s.model.has_layers, NO_LAYERS),
+    Need(
+        ("matmul_dtype", "matmul_dtype_dx", "matmul_dtype_dw"),
+        lambda s, key: key in s.matmul_keys,
+        "the model has no matmuls that it is for",
+    ),
+    Need(("quantisation_noise",), lambda s, _: s.rounds_gradients, "no gradient is quantised"),
+)
+"""The needs of keys, of which the first that is not met is told."""
+
+
+def _too_much_capacity(step: KeyEffects) -> Iterator[str]:
+    """Yield a sentence for a capacity that is larger than every expert can use."""
+    factor = step.plan.experts.capacity_factor
+    most = step.graph.sizes["expert"] / step.graph.sizes["choice"] if step.has_experts else factor
+    if factor > most:
         yield (
-            f"plan.capacity_factor is {experts.capacity_factor:g}, but at {most:g} each "
+            f"plan.capacity_factor is {factor:g}, but at {most:g} each "
             "expert has a slot for every token, and no more are made"
         )
-    if experts.capacity_factor and experts.tiles != DEFAULT_TILES:
-        yield "plan.expert_tiles is not used, as experts with a capacity are batched matmuls"
-    if axes:
-        return
-    if experts.exchange != ALL_TO_ALL:
-        yield "plan.expert_exchange is not used, as each device has all experts"
-    if experts.skew:
-        yield "plan.expert_skew is not used, as each device has all experts"
-
-
-def _of_no_experts(experts: Experts) -> Iterator[str]:
-    if experts.exchange != ALL_TO_ALL:
-        yield "plan.expert_exchange is not used, as the model has no experts"
-    if experts.tiles != DEFAULT_TILES:
-        yield "plan.expert_tiles is not used, as the model has no experts"
-
-
-def _of_context(context: Context, graph: Graph, axes: Axes) -> Iterator[str]:
-    exchange = context.exchange
-    given = {exchange} if isinstance(exchange, str) else set(exchange.values())
-    if not axes and given != {GATHER}:
-        yield "plan.context_exchange is not used, as no axis shards the sequence"
-    if context.balanced:
-        return
-    causal = any(isinstance(op, Attention) and op.causal for op, _ in walk(graph.ops))
-    if not axes:
-        yield "plan.context_balanced is not used, as no axis shards the sequence"
-    elif not causal:
-        yield "plan.context_balanced is not used, as the model has no causal attention kernel"
-    elif exchanged_by(context, axes, ALL_TO_ALL) == axes:
-        yield "plan.context_balanced is not used, as kernels see whole sequences of fewer heads"

@@ -5,14 +5,12 @@ section [search].
 """
 
 from tpusim.runfile.measured import Measured as Measured
-from tpusim.runfile.read_run import SearchFileRun as SearchFileRun
 from tpusim.runfile.read_run import SimulationRun as SimulationRun
-from tpusim.runfile.read_run import SweepRun as SweepRun
 from tpusim.runfile.read_run import changed_plan as changed_plan
 from tpusim.runfile.read_run import measured_of as measured_of
+from tpusim.runfile.read_run import read_one_plan as read_one_plan
 from tpusim.runfile.read_run import read_run as read_run
-from tpusim.runfile.read_run import read_search as read_search
-from tpusim.runfile.read_run import read_sweep as read_sweep
+from tpusim.runfile.read_run import read_space as read_space
 from tpusim.runfile.read_run import run_of as run_of
 from tpusim.runfile.toml_tables import read_toml as read_toml
 from tpusim.runfile.write_run import write_run as write_run

@@ -5,9 +5,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tpusim.base.close_names import close_names
 from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
+from tpusim.base.foreign_names import foreign_advice, our_name
 from tpusim.base.shown_value import cut, shown
 from tpusim.runfile.schema import FIELDS, SECTIONS, keys, wanted
+from tpusim.runfile.training import TRAIN
+
+_BESIDES = "a sweep is of one model, on sweep.shapes, and a search chooses among search.slices"
+_OF_A_RUN = ("slice", "model", "plan", "input")
 
 ERRORS: Mapping[str, type[TpusimError]] = {
     "slice": HardwareError,
@@ -65,20 +71,42 @@ def _walk(loc: tuple[Any, ...], data: Any) -> tuple[list[str], Any]:
 def _unknown(path: list[str]) -> str:
     *section, key = path
     if not section:
-        if key in ("sweep", "search"):
-            return (
-                f"the section [{key}] is for the command {key}; leave it out to simulate the plan"
-            )
+        if key == "search":
+            return "a file has [sweep] or [search]; leave one of them out"
         if key == "measured":
             return "the section [measured] is of one run; leave it out of a sweep or a search"
-        return f"unknown section [{key}]; {nearest(key, SECTIONS)}"
+        if homes := _homes(key):
+            return f"{_printable(key)} is in no section; it belongs to {homes}"
+        return f"unknown section [{key}]; {nearest(key, [*SECTIONS, TRAIN])}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"
     if section == ["search", "vary"] and key in FIELDS["plan"]:
         return f"[search.vary] does not take {key!r}; write search.axes or search.meshes instead"
-    homes = [f"[{home}]" for home, fields in FIELDS.items() if key in fields]
-    hint = f"it belongs to {' or '.join(homes)}" if homes else nearest(key, keys(section))
-    return f"[{'.'.join(section)}] has an unknown key {key!r}; {hint}"
+    own, told = keys(section), foreign_advice(key, keys(section))
+    if section[-1] == "vary" and (key in SECTIONS or (not told and _exact_homes(key))):
+        return f"[{'.'.join(section)}] varies keys of [plan], and {key!r} is none; {_BESIDES}"
+    if not told and (homes := _homes(key) if not close_names(key, own) else _exact_homes(key)):
+        told = f"it belongs to {homes}"
+    return f"[{'.'.join(section)}] has an unknown key {key!r}; {told or nearest(key, own)}"
+
+
+def key_path(key: str) -> str:
+    """Return the path of a key of a run file, or of what tpusim calls it; empty if none is so."""
+    found = [f"{home}.{key}" for home in _OF_A_RUN if key in FIELDS[home]]
+    found += [f"{home}.{our_name(key, FIELDS[home])}" for home in reversed(_OF_A_RUN)
+              if our_name(key, FIELDS[home])]  # fmt: skip
+    return found[0] if found else ""
+
+
+def _exact_homes(key: str) -> str:
+    return " or ".join(f"[{home}]" for home, fields in FIELDS.items() if key in fields)
+
+
+def _homes(key: str) -> str:
+    """Return the sections that have a key, or what tpusim calls it there; empty if none has."""
+    named = ((home, our_name(key, FIELDS[home])) for home in _OF_A_RUN)
+    other = " or ".join(f"[{home}], as {ours}" for home, ours in named if ours)
+    return _exact_homes(key) or other
 
 
 def _missing(path: list[str]) -> str:

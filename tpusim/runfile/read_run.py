@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import BaseModel, ValidationError
 
 from tpusim import models
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import HardwareError, ModelError, PlanError, blame, nearest
+from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, blame, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
+from tpusim.base.value_checks import is_list
 from tpusim.hardware import Slice
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
@@ -31,24 +32,37 @@ from tpusim.runfile.toml_tables import override, read_toml
 from tpusim.runfile.training import split_train
 
 if TYPE_CHECKING:
+    from tpusim.searches.request import AskedSearch
+    from tpusim.sweeps import Space
     from tpusim.training import TrainingRun
 
 LONGEST_NAME = 80
 _SHAPED = ("chip", "topology")
+SPACES = ("sweep", "search")
+"""The sections that say what to choose from."""
+
+FILES = {"": run_file, "sweep": sweep_file, "search": search_file}
+"""The pydantic models of files, by the section that they choose from."""
+
 _OF_THE_STEP = ("slice", "model", "plan", "input")
 """The sections that say what runs in a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
-    """One run.
+    """What a run file says.
 
     where: the words that name its file in messages.
-    model, plan, pod: the arguments of the simulation.
+    model, plan, pod: the arguments of the simulation. Where a sweep or a search chooses the mesh,
+        the plan has its axes with size 1; where a search chooses the slice, `pod` is the first.
     notes: features of the model's `config.json` that are not modelled.
     train: the training run of its section [train]; None without one.
     input: the input pipeline, if the file has one.
     measured: the measurement of its section [measured]; None without one.
+    counts: the FLOPs of a step by the convention of the framework whose config it was; empty
+        without one.
+    sweep: the space of its section [sweep], for `ts.sweep`; None without one.
+    search: that of its section [search], for `ts.search`; None without one.
     """
 
     where: str
@@ -59,36 +73,9 @@ class SimulationRun:
     train: "TrainingRun | None" = None
     input: Input | None = None
     measured: Measured | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SweepRun:
-    """One sweep: its base run, and the other fields of its `Space` (`axes`, `vary`, ...)."""
-
-    run: SimulationRun
-    tries: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchFileRun:
-    """The search of a file.
-
-    where: the words that name its file in messages.
-    model: of the search.
-    plan: that the space varies.
-    pod: the slice of the file, if it has one.
-    keys: of [search], as they are written.
-    train: the training run of its section [train]; None without one.
-    input: the input pipeline, if the file has one.
-    """
-
-    where: str
-    model: Architecture
-    plan: Plan
-    pod: Slice | None
-    keys: Mapping[str, Any]
-    train: "TrainingRun | None" = None
-    input: Input | None = None
+    counts: str = ""
+    sweep: "Space | None" = None
+    search: "AskedSearch | None" = None
 
 
 @checked_call
@@ -108,6 +95,28 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     return replace(run, measured=None) if changed else run
 
 
+def read_one_plan(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
+    """Return the run of a file without [sweep] and [search]. Raise as `read_run` does."""
+    run = read_run(path, overrides)
+    for name in SPACES:
+        if getattr(run, name) is not None:
+            raise FileError(
+                f"{run.where}: the section [{name}] is for the command {name}; leave it out to "
+                "simulate the plan"
+            )
+    return run
+
+
+def read_space(
+    path: str | Path, name: Literal["sweep", "search"], overrides: Sequence[str] = ()
+) -> SimulationRun:
+    """Return the run of a file with a section [sweep] or [search]. Raise as `read_run` does."""
+    run = read_run(path, overrides)
+    if getattr(run, name) is None:
+        raise PlanError(f"{run.where}: the section [{name}] is missing; write {wanted([name])}")
+    return run
+
+
 def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun:
     """Return the run of the tables of a run file. Raise as `read_run` does, without the file.
 
@@ -116,9 +125,38 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
     """
     rest, train = split_train(tables)
     given, other = split_model(rest)
-    data = _valid(run_file(), given)
-    measured = Measured(**data["measured"]) if "measured" in data else None
-    return replace(_run(where, data, folder, other), train=train, measured=measured)
+    kind = next((name for name in SPACES if name in given), "")
+    data = _valid(FILES[kind](), given)
+    tries = data.get(kind, {})
+    if "vary" in tries:
+        tries["vary"] = dict(PLAN_KEYS.spelt_out(tries["vary"]))
+    if kind:
+        data["plan"]["mesh"] = _base_mesh(kind, data["plan"], tries)
+    model, notes = _model_of(data["model"], folder, other)
+    plan = Plan(**data["plan"])
+    pod = _slice(data["slice"]) if "slice" in data else None
+    sweep, search = None, None
+    if kind == "sweep":
+        from tpusim.sweeps import Space
+
+        sweep = Space(base=plan, **tries)
+    elif kind == "search":
+        from tpusim.searches.request import SearchRequest
+
+        search = SearchRequest(**tries).asked(model, plan, pod)
+        pod = pod or search.space.slices[0]
+    return SimulationRun(
+        where,
+        model,
+        plan,
+        cast("Slice", pod),
+        notes,
+        train,
+        Input(**data["input"]) if "input" in data else None,
+        Measured(**data["measured"]) if "measured" in data else None,
+        sweep=sweep,
+        search=search,
+    )
 
 
 def measured_of(tables: Mapping[str, Any]) -> Measured:
@@ -141,70 +179,16 @@ def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
     return plan.replace(**given)
 
 
-def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SweepRun:
-    """Return the sweep of a file: a run file that also has a section [sweep].
-
-    `plan.mesh` may be left out where [sweep] has axes or meshes. Raise as `read_run` does.
-    """
-    where, written = _written(path, overrides)
-    with blame(where):
-        rest, _ = split_train(override(written, overrides))
-        given, other = split_model(rest)
-        data = _valid(sweep_file(), given)
-        tries = data["sweep"]
-        if "vary" in tries:
-            tries["vary"] = dict(PLAN_KEYS.spelt_out(tries["vary"]))
-        if "mesh" not in data["plan"]:
-            data["plan"]["mesh"] = _placeholder(tries)
-        return SweepRun(_run(where, data, Path(path).parent, other), tries)
-
-
-def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFileRun:
-    """Return the search of a file: a run file with a section [search], which may name the slices.
-
-    `plan.mesh` is left out. Raise as `read_run` does.
-    """
-    where, written = _written(path, overrides)
-    with blame(where):
-        rest, train = split_train(override(written, overrides))
-        given, other = split_model(rest)
-        data = _valid(search_file(), given)
-        keys = data["search"]
-        if "mesh" in data["plan"]:
-            raise PlanError(
-                "plan.mesh is given, but a search chooses the mesh; write search.axes or "
-                "search.meshes instead"
-            )
-        if "vary" in keys:
-            keys["vary"] = dict(PLAN_KEYS.spelt_out(keys["vary"]))
-        plan = Plan(**data["plan"], mesh=dict.fromkeys(keys.get("axes", ()), 1) or {"data": 1})
-        model, _ = _model_of(data["model"], Path(path).parent, other)
-        pod = _slice(data["slice"]) if "slice" in data else None
-        return SearchFileRun(where, model, plan, pod, keys, train, _input_of(data))
-
-
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the words that name a file and its settings, and the file's tables."""
+    if not is_list(overrides):
+        raise FileError(
+            f"overrides is {shown(overrides)}; write a list of settings, such as "
+            "['plan.remat=minimal']"
+        )
     with blame(str(path)):
         written = read_toml(path_of(path, "read_run"))
     return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
-
-
-def _run(
-    where: str, data: Mapping[str, Any], folder: Path, other: Architecture | None
-) -> SimulationRun:
-    """Return the run of a file in `folder`.
-
-    other: its model, where that is no transformer.
-    """
-    model, notes = _model_of(data["model"], folder, other)
-    plan, pod = Plan(**data["plan"]), _slice(data["slice"])
-    return SimulationRun(where, model, plan, pod, notes, input=_input_of(data))
-
-
-def _input_of(data: Mapping[str, Any]) -> Input | None:
-    """Return the input pipeline of a file, if it has one."""
-    return Input(**data["input"]) if "input" in data else None
 
 
 def _model_of(
@@ -217,13 +201,23 @@ def _model_of(
     return model, () if config is None else models.hf_notes(config)
 
 
-def _placeholder(tries: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return a mesh for the base plan of a sweep that replaces all of it."""
-    if not tries.get("axes") and not tries.get("meshes"):
+def _base_mesh(kind: str, plan: Mapping[str, Any], tries: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return the mesh of the plan that a sweep or a search varies: its own, or their axes."""
+    if "mesh" not in plan:
+        axes, meshes = tries.get("axes"), tries.get("meshes")
+        if kind == "sweep" and not axes and not meshes:
+            raise PlanError(
+                f"plan.mesh is missing; write {wanted(['plan', 'mesh'])}, or sweep.axes or "
+                "sweep.meshes"
+            )
+        return dict.fromkeys(axes or (), 1) or (meshes or [{"data": 1}])[0]
+    if kind == "search":
         raise PlanError(
-            f"plan.mesh is missing; write {wanted(['plan', 'mesh'])}, or sweep.axes or sweep.meshes"
+            "plan.mesh is given, but a search chooses the mesh; write search.axes or "
+            "search.meshes instead"
         )
-    return dict.fromkeys(tries.get("axes", ()), 1) or tries["meshes"][0]
+    mesh: Mapping[str, int] = plan["mesh"]
+    return mesh
 
 
 def _valid(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
@@ -259,10 +253,9 @@ def _model(given: Mapping[str, Any]) -> Architecture:
         raise ModelError(models.unknown(name))
     for key in required(Transformer):
         if key not in given:
-            zoo = ", ".join(models.names(Transformer))
             raise ModelError(
-                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
-                f"of the zoo ({zoo}), or hf with {wanted(['model', 'hf'])}"
+                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a "
+                f"published model (tpusim models lists them), or hf with {wanted(['model', 'hf'])}"
             )
     return Transformer(**given)
 

@@ -15,7 +15,7 @@ from pydantic import Field as Limits
 from tpusim.base.grouped_keys import GroupedKeys
 from tpusim.hardware import SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
-from tpusim.plan import PLAN_KEYS, Input, Rule
+from tpusim.plan import PLAN_CHOICES, PLAN_KEYS, Input, Rule
 from tpusim.plan.context import ContextExchanges
 from tpusim.runfile.measured import Measured
 
@@ -26,6 +26,9 @@ OrNone = NewType("OrNone", int)
 
 SlowTable = NewType("SlowTable", dict[str, Any])
 """Lists of slow parts by kind; the slice itself reads what is in them."""
+
+Clock = NewType("Clock", str)
+"""A clock with its unit."""
 
 Objective = NewType("Objective", Sequence[str])
 """The name of what a search makes small, or two names."""
@@ -53,6 +56,7 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
     int | None: (Count, f"a whole number from 1 to {LARGEST_COUNT:,}, without quotes"),
     float | None: (float, "a number, without quotes"),
     str: (str, "text in quotes"),
+    Clock: (str, 'a clock with its unit, in quotes, such as "1.2 GHz"'),
     bool: (bool, "true or false, without quotes"),
     Sequence[str]: (list[str], 'a list of names, such as ["q", "k"]'),
     Sequence[int]: (list[Count], "a list of whole numbers, such as [16, 16, 15]"),
@@ -117,7 +121,7 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "num_slices": int,
     "twisted": bool,
     "dcn_oversubscription": float,
-    "clock": str,
+    "clock": Clock,
     "slow": SlowTable,
 }
 KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
@@ -229,10 +233,12 @@ def wanted(path: Sequence[str]) -> str:
             return "the least and the most chips of a slice, such as [2048, 6144]"
         case ["search", "num_slices", *_]:
             return "a list of numbers of slices, such as [1, 2, 4]"
-        case ["search", "axes", *_]:
+        case ["sweep" | "search", "axes", *_]:
             return 'a list of axes, such as ["data", "fsdp", "tensor"]'
         case ["search", "at_most", *_]:
             return _READ_TYPES[Mapping[str, float]][1]
+        case ["plan", key] if key in PLAN_CHOICES and FIELDS["plan"][key] is str:
+            return f"one of {', '.join(PLAN_CHOICES[key])}, in quotes"
         case ["model", "hf"]:
             return "the path of a config.json, in quotes"
         case [section, group, key, *inner] if key in _FIELD_GROUPS.get(section, {}).get(group, ()):
@@ -314,7 +320,7 @@ def run_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", PLAN_KEYS.needed), ...),
+        plan=(_section("plan", ("mesh", *PLAN_KEYS.needed)), ...),
         input=(_section("input"), None),
         measured=(_section("measured", required(Measured)), None),
     )
@@ -344,7 +350,7 @@ def sweep_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), ...),
         model=(_section("model"), ...),
-        plan=(_section("plan", _needed_besides_mesh()), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
         sweep=(_section("sweep", vary=_vary()), ...),
     )
@@ -361,11 +367,7 @@ def search_file() -> type[BaseModel]:
         __config__=_STRICT,
         slice=(_section("slice"), None),
         model=(_section("model"), ...),
-        plan=(_section("plan", _needed_besides_mesh()), ...),
+        plan=(_section("plan", PLAN_KEYS.needed), ...),
         input=(_section("input"), None),
         search=(_section("search", vary=_vary()), ...),
     )
-
-
-def _needed_besides_mesh() -> list[str]:
-    return [key for key in PLAN_KEYS.needed if key != "mesh"]

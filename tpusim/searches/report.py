@@ -76,7 +76,10 @@ def search_frame(found: SearchResult, space: PlanSpace) -> "DataFrame":
 
 
 def search_facts(found: SearchResult) -> dict[str, Any]:
-    """Return the numbers of a search, for JSON; infinite ones are None."""
+    """Return the numbers of a search, for JSON; infinite ones are None.
+
+    How long it took is not among them, so that the same search gives the same bytes.
+    """
     numbers = {"gap": found.gap, "possible": found.possible}
     return {
         "objectives": list(found.objectives),
@@ -86,18 +89,20 @@ def search_facts(found: SearchResult) -> dict[str, Any]:
         "admitted": found.admitted,
         "left_out": dict(found.left_out),
         "simulated": found.simulated,
-        "seconds": round(found.seconds, 3),
         **{name: value if value < float("inf") else None for name, value in numbers.items()},
     }
 
 
-def search_text(found: SearchResult, space: PlanSpace, model: str) -> str:
-    """Return the counts, what is proved, and the best plans."""
-    return "\n".join(_lines(found, space, model))
+def search_text(found: SearchResult, space: PlanSpace, model: str, *, timed: bool = False) -> str:
+    """Return the counts, what is proved, and the best plans.
+
+    timed: say also how long the search took.
+    """
+    took = f", in {found.seconds:.1f} s" if timed else ""
+    return "\n".join(_lines(found, space, f"{space_text(space)}, of {model}{took}"))
 
 
-def _lines(found: SearchResult, space: PlanSpace, model: str) -> Iterator[str]:
-    what = f"{space_text(space)}, of {model}, in {found.seconds:.1f} s"
+def _lines(found: SearchResult, space: PlanSpace, what: str) -> Iterator[str]:
     yield from unbroken(what, "search      ", TEXT_INDENT)
     share = f" ({found.simulated / found.plans:.1%} of all)" if found.plans else ""
     may = f"{found.admitted:,} may be the answer by their bounds"

@@ -4,12 +4,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpusim.base.errors import HardwareError, PlanError
-from tpusim.hardware import Slice
+from tpusim.base.errors import PlanError
+from tpusim.hardware import Slice, parse_slice
+from tpusim.models import Architecture
 from tpusim.plan import Plan
 from tpusim.searches.best import PROVED
 from tpusim.searches.plan_space import PlanSpace
 from tpusim.searches.slices import slices_of
+
+HOW = ("objective", "top", "at_most", "method", "starts", "seed")
+"""The arguments of `search` besides model, space and what simulates."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSearch:
+    """What a section [search] asks for: `ts.search(model, asked.space, **asked.how)`.
+
+    space: of the file's model.
+    how: further arguments of `search`, by name: the objective, limits, the number of plans.
+    """
+
+    space: PlanSpace
+    how: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +70,17 @@ class SearchRequest:
     starts: int = 4
     seed: int = 0
 
-    def space(self, base: Plan, pod: Slice | None) -> PlanSpace:
-        """Return the space. Raise as `PlanSpace` and `slices_of` do.
+    def asked(self, model: Architecture, base: Plan, pod: Slice | None) -> "AskedSearch":
+        """Return the space and the other arguments of `search`.
 
-        base: the plan that it varies.
+        base: the plan that the space varies.
         pod: the slice of [slice], if there is one.
-        """
-        return PlanSpace(
-            base=base,
-            slices=self._slices(pod),
-            axes=self.axes,
-            meshes=self.meshes,
-            most=self.most,
-            vary=self.vary,
-        )
 
-    @property
-    def how(self) -> Mapping[str, Any]:
-        """The arguments of `search` besides model, space and what simulates."""
-        names = ("objective", "top", "at_most", "method", "starts", "seed")
-        return {name: getattr(self, name) for name in names}
+        Raise as `PlanSpace` and `slices_of` do.
+        """
+        fields = {name: getattr(self, name) for name in ("axes", "meshes", "most", "vary")}
+        space = PlanSpace(base=base, slices=self._slices(pod), **fields).of(model)
+        return AskedSearch(space, {name: getattr(self, name) for name in HOW})
 
     def _slices(self, pod: Slice | None) -> Sequence[Slice]:
         given = [bool(self.slices), bool(self.generations), pod is not None]
@@ -85,7 +92,7 @@ class SearchRequest:
         if pod is not None:
             return [pod]
         if self.slices:
-            return [_slice(name) for name in self.slices]
+            return [parse_slice(name) for name in self.slices]
         if len(self.chips) != 2:
             raise PlanError(
                 f"search.chips is {list(self.chips)}; write the least and the most chips of a "
@@ -94,18 +101,3 @@ class SearchRequest:
         least, most = self.chips
         counts = self.num_slices or (1,)
         return slices_of(self.generations, least, most, twisted=self.twisted, num_slices=counts)
-
-
-def _slice(name: str) -> Slice:
-    """Return the slice of `v4:8x16x16`, of `v4:8x16x16 x 2 slices`, or of a name."""
-    chip, colon, shape = name.partition(":")
-    if not colon:
-        return Slice.from_name(name)
-    shape, _, count = shape.partition(" x ")
-    number = count.removesuffix(" slices")
-    if count and not number.isdecimal():
-        raise HardwareError(
-            f"search.slices has {name!r}; write a slice such as 'v4:8x16x16' or "
-            "'v4:8x16x16 x 2 slices'"
-        )
-    return Slice(chip, shape, int(number or 1))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tpusim.base.checked_call import checked_call
+from tpusim.base.plain_text import plain
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_bytes, format_seconds
@@ -14,12 +15,12 @@ from tpusim.hardware import Placement, Slice, candidates
 from tpusim.lowering import LoweringEvidence, lowering_evidence
 from tpusim.models import Architecture
 from tpusim.plan import Plan
-from tpusim.program import Collective
-from tpusim.results import PICO, PlanResult, Result, collective_axes, entry
+from tpusim.program import Collective, Single, walk_ops
+from tpusim.results import PICO, PlanResult, ReplayResult, Result, collective_axes, entry
 from tpusim.results.result import check_result
 from tpusim.simulation.arguments import check_arguments
 from tpusim.simulation.known_steps import KNOWN_STEPS
-from tpusim.simulation.loads import distinct_operations, isolated_totals
+from tpusim.simulation.loads import bare_operation, distinct_operations, isolated_totals
 from tpusim.simulation.placement_search import PlacedStep, PlacementCandidate, fastest
 from tpusim.simulation.plan_run import given_placement
 
@@ -69,12 +70,15 @@ class PlacementTable(ShortRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRow:
-    """Collectives of a step that cost the same.
+    """Collectives of a step that cost the same, in a compiled program those of the same code.
 
     how: their algorithm and route over the torus, in words.
     bytes: of the full tensor on one device.
     times: executions per step.
     seconds: of each in isolation.
+    tensor: in a compiled program, dtype and dimensions of what each device has afterwards.
+    source: in a compiled program, the line of code, if it is known.
+    scope: in a compiled program, the name of the operation that it belongs to.
     """
 
     kind: str
@@ -84,6 +88,9 @@ class CollectiveRow:
     bytes: float
     times: int
     seconds: float
+    tensor: str = ""
+    source: str = ""
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,7 +110,9 @@ class CollectiveTable(ShortRepr):
             f"{len(self.rows)} that differ, {sum(row.times for row in self.rows):,} a "
             f"step; alone, one after the other, {seconds}",
         )
+        coded = any(row.tensor for row in self.rows)
         heads = ("collective", "mode", "bytes", "times", "each", "how")
+        heads = (*heads[:-1], "what and how") if coded else heads
         cells = [heads, *map(_collective, self.rows[:ROWS_SHOWN])] if self.rows else []
         lines = (line for one in self.evidence for line in entry("lowering", str(one)))
         return "\n".join([*head, *wrapped_table(cells, left=2), *_more(len(self.rows)), *lines])
@@ -163,13 +172,22 @@ def _collectives_ps(on: PlacedStep, pod: Slice) -> int:
 
 @checked_call
 def explain_collectives(result: Result) -> CollectiveTable:
-    """Return the collectives of a simulated step that differ in more than name and position."""
+    """Return the collectives of a simulated step that differ in more than name and position.
+
+    Those of a compiled program are told apart by their lines of code too.
+    """
     check_result(result, "explain_collectives")
     machine = CollectiveCosts.of(result.program, result.pod, result.placement)
+    compiled = isinstance(result, ReplayResult)
+    known: dict[Single, CollectiveRow] = {}
     rows: Counter[CollectiveRow] = Counter()
-    for op, times in distinct_operations(result.program).items():
+    for op, times in walk_ops(result.program.body, result.program.segments):
         if isinstance(op, Collective):
-            rows[_row(op, result, machine)] += times
+            bare = bare_operation(op)
+            row = known[bare] = known.get(bare) or _row(bare, result, machine)
+            if compiled:
+                row = replace(row, tensor=op.tensor, source=op.source, scope=op.scope)
+            rows[row] += times
     found = [replace(row, times=times) for row, times in rows.items()]
     ordered = tuple(sorted(found, key=lambda row: -row.times * row.seconds))
     return CollectiveTable(ordered, _evidence(result))
@@ -220,13 +238,14 @@ def _placement(row: PlacementRow, best: float, word: str) -> tuple[str, ...]:
 
 
 def _collective(row: CollectiveRow) -> tuple[str, ...]:
+    what = " ".join(filter(None, (row.source or plain(row.scope), row.tensor)))
     return (
         f"{row.kind} {'+'.join(row.axes)}",
         row.mode,
         format_bytes(row.bytes),
         f"{row.times:,}",
         format_seconds(row.seconds),
-        row.how,
+        "; ".join(filter(None, (what, row.how))),
     )
 
 

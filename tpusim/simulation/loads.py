@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tpusim.base.phase import Phase
 from tpusim.costs import cost_program
 from tpusim.engine import ON_CORE, LaneCode, PipelineCode, StageCode, TaskStep, compile_lane
 from tpusim.hardware import Placement, Slice
 from tpusim.program import Collective, Loop, Number, Program, Single, largest, walk_ops
+
+BareOperation = TypeVar("BareOperation", bound=Single)
 
 OperationCounts: TypeAlias = Mapping[Single, int]
 """Executions of each operation that is not a loop."""
@@ -35,13 +37,14 @@ def distinct_operations(program: Program) -> Counter[Single]:
     """Count the executions of operations with equal costs, without names and dependencies."""
     found: Counter[Single] = Counter()
     for op, times in walk_ops(program.body, program.segments):
-        found[_bare(op)] += times
+        found[bare_operation(op)] += times
     return found
 
 
-def _bare(op: Single) -> Single:
+def bare_operation(op: BareOperation) -> BareOperation:
+    """Return an operation without what does not change its costs."""
     bare = replace(op, name="", scope="", phase=Phase.FORWARD, deps=(), allocs=(), frees=())
-    return replace(bare, asked=True) if isinstance(bare, Collective) else bare
+    return replace(bare, asked=True, tensor="") if isinstance(bare, Collective) else bare
 
 
 def isolated_totals(

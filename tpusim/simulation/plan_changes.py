@@ -39,12 +39,21 @@ class PlanChange:
 
 def plan_changes(result: PlanResult) -> Iterator[PlanChange]:
     """Yield the changes to try, in the order in which the advice's page lists them."""
+    yield from _warned(result)
     yield from _microbatches(result)
     yield from _remat(result)
     yield from _offloads(result)
     yield from _meshes(result)
     yield from _placements(result)
     yield from _batches(result)
+
+
+def _warned(result: PlanResult) -> Iterator[PlanChange]:
+    """Yield what warnings say to write."""
+    for warning in result.warnings():
+        if warning.keys:
+            what = f"the change that the warning of {warning.kind} names"
+            yield PlanChange(what, warning.keys, moves="mesh" in warning.keys)
 
 
 def _microbatches(result: PlanResult) -> Iterator[PlanChange]:

@@ -92,6 +92,7 @@ def replay(
         remarks=tuple(dict.fromkeys((*replaced, *translated.notes, *padding, *apart))),
         held=_held_bytes(compiled.memory, translated.held),
         model_flops=_own_flops(compiled, padding_taps) if model_flops is None else model_flops,
+        unnamed=translated.unnamed,
     )
     return _without_impossible_flops(result)
 
@@ -185,6 +186,7 @@ def replay_program(
     remarks: tuple[str, ...] = (),
     held: dict[str, float] | None = None,
     model_flops: float | None = None,
+    unnamed: tuple[str, ...] = (),
 ) -> ReplayResult:
     """Return the result of a program that one device of the pod runs.
 
@@ -214,6 +216,7 @@ def replay_program(
         costs=costs,
         remarks=remarks,
         model_flops=model_flops,
+        unnamed=unnamed,
         unknown=_unknown(timeline, unknown or {}),
         adviser=replay_advice,
     )

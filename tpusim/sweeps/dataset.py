@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 from tpusim.accuracy.residuals import residuals_path
 from tpusim.base.errors import FileError
 from tpusim.base.plain_text import plain
-from tpusim.base.text_files import atomic_write, blame_writing
+from tpusim.base.text_files import (
+    atomic_write,
+    blame_writing,
+    make_folder,
+    write_file,
+    written_place,
+)
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import Input
@@ -73,7 +79,7 @@ class SweepDataset:
         table = Table.from_pandas(part, preserve_index=False)
         own = {PART_KEY: self._part_identity(first, end)}
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), **own})
-        with blame_writing(path), atomic_write(path) as beside:
+        with atomic_write(path) as beside:
             write_table(table, beside, write_page_checksum=True)
 
     def check_files(self) -> None:
@@ -104,6 +110,8 @@ class SweepDataset:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
 
+        if not path.is_file():
+            raise FileError(f"{path} {_NOT_OF_IT}")
         try:
             with ParquetFile(path, page_checksum_verification=True) as file:
                 own = (file.schema_arrow.metadata or {}).get(PART_KEY)
@@ -131,21 +139,19 @@ def open_dataset(folder: Path, identity: str, plans: int) -> SweepDataset:
     dataset = SweepDataset(folder, identity, plans)
     path = folder / IDENTITY_FILE
     content = f"{json.dumps({'sweep': identity})}\n".encode()
+    make_folder(folder)
+    written_place(path)
     with blame_writing(folder):
-        if folder.is_file():
-            raise FileError(f"{folder} is a file; give a folder to write the sweep to")
-        folder.mkdir(parents=True, exist_ok=True)
         if not path.exists() and any(map(_is_foreign, folder.iterdir())):
             raise FileError(f"{folder} holds other files; give a new or an empty folder")
-        known = path.read_bytes() if path.exists() else b""
+        known = path.read_bytes() if path.is_file() else b""
         if known.strip(b"\0 \n") and known != content:
             raise FileError(
                 f"{folder} holds another sweep, or the same of another version; give a new folder, "
                 "or remove it"
             )
         if known != content:
-            with atomic_write(path) as beside:
-                beside.write_bytes(content)
+            write_file(path, content)
         dataset.check_files()
     return dataset
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tpusim.accuracy import Residual, left_out_by
 from tpusim.base.errors import FileError
+from tpusim.base.text_files import write_file
 from tpusim.base.units import format_seconds
 from tpusim.report.figures.predicted_measured import MeasuredPoint, predicted_measured_svg
 from tpusim.validation.format import percent, signed
@@ -168,9 +169,10 @@ def main(arguments: Sequence[str]) -> None:
     validation = validate(runs)
     for page in map(Path, pages):
         if page.suffix == ".svg":
-            page.write_bytes(predicted_measured_svg(points(validation)))
+            content = predicted_measured_svg(points(validation))
         else:
-            page.write_text(renewed(page.read_text("utf-8"), validation), "utf-8")
+            content = renewed(page.read_text("utf-8"), validation).encode()
+        write_file(page, content)
 
 
 if __name__ == "__main__":

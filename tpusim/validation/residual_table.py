@@ -21,7 +21,7 @@ from tpusim.accuracy import (
     residuals_text,
 )
 from tpusim.accuracy.residuals import residuals_path
-from tpusim.base.text_files import atomic_write
+from tpusim.base.text_files import write_file
 from tpusim.validation.validate import Validation, validate
 
 
@@ -45,8 +45,7 @@ def main(arguments: Sequence[str]) -> None:
     rows = residual_rows(validate(runs))
     text = residuals_text(rows)
     read_residuals(text)  # raises before the file is overwritten
-    with atomic_write(residuals_path()) as beside:
-        beside.write_text(text, "utf-8")
+    write_file(residuals_path(), text.encode())
     errors = MeasuredErrors(rows)
     print(f"{len(rows)} residuals in {residuals_path().name}")
     by_family = f"{errors.family_coverage:.1%} where a family counts one"

@@ -22,7 +22,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ts.models.Transformer(layer=1), "Transformer has no key 'layer'; did you mean 'lay"),
     (lambda: ts.models.Transformer(layers=1, embed=8, mlp=8), "Transformer needs heads and vocab;"),
     (lambda: ts.models.ResNet(stagse=(1,)), "ResNet has no key 'stagse'"),
-    (lambda: ts.Slice("v5e"), "Slice needs shape; write Slice(chip, shape)"),
+    (lambda: ts.Slice(), "Slice needs chip; write Slice(chip)"),
     (lambda: ts.Slice("v5e", "4x4", shap="4x4"), "Slice has no key 'shap'; did you mean 'shape'?"),
     (lambda: ts.Slice("v5e", "4x4", shape="4x4"), "Slice has 'shape' twice, by its place and by"),
     (lambda: ts.Space(bas=PLAN), "Space has no key 'bas'; did you mean 'base'?"),

@@ -1,6 +1,8 @@
 """Names of other libraries: each place where a user may write one says ours."""
 
 import re
+import tomllib
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -9,9 +11,15 @@ from inputs import nearest
 import tpusim as ts
 from tpusim.base import PlanError
 from tpusim.base.foreign_names import our_names
+from tpusim.cli.help import EXAMPLES
+from tpusim.hardware import chip_names
+from tpusim.maxtext.remat import POLICIES
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.partition.rules import DEFAULT_RULES
-from tpusim.plan import PLAN_KEYS, STAGE_AXES
+from tpusim.plan import PLAN_CHOICES, PLAN_KEYS, STAGE_AXES
+from tpusim.runfile.schema import SECTIONS, keys
+from tpusim.searches import OBJECTIVES
+from tpusim.training import Checkpoints, TrainingRun
 
 SIZES = {"layers": 2, "embed": 64, "mlp": 128, "heads": 4, "vocab": 128}
 
@@ -19,9 +27,14 @@ SIZES = {"layers": 2, "embed": 64, "mlp": 128, "heads": 4, "vocab": 128}
 def test_each_stands_for_a_name_that_exists() -> None:
     axes = {axis for rule in DEFAULT_RULES.values() for axis in rule}
     known = {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes, *STAGE_AXES, *DEFAULT_RULES}
-    known |= {"seq", "batch", "act_seq"}
+    known |= {"seq", "batch", "act_seq", *chip_names()}
+    known |= {word for section in SECTIONS for word in keys([section])}
+    known |= {field.name for kind in (TrainingRun, Checkpoints) for field in fields(kind)}
+    known |= {word for words in PLAN_CHOICES.values() for word in words} | {*SECTIONS}
+    known |= {*EXAMPLES, *OBJECTIVES, "--out", "--json", "--quiet", "--workers", "--set"}
+    known |= {"flash", "dot", "rms", "layer", "decoder", "encoder"}
     assert set(our_names().values()) <= known
-    assert not set(our_names()) & {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes}
+    assert not set(our_names()) & {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes, *chip_names()}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +62,8 @@ def simulated(**keys: Any) -> None:
     ("keys", "sentence"),
     [
         ({"mesh": {"data": 4, "model": 4}},
-         "plan.mesh.model shards nothing: .*; tpusim calls it 'tensor'; use one of"),
-        ({"mesh": {"replica": 16}}, "plan.mesh.replica .*; tpusim calls it 'data'; use"),
+         "plan.mesh.model shards nothing: .*has some: tpusim calls it 'tensor'"),
+        ({"mesh": {"replica": 16}}, "plan.mesh.replica .*: tpusim calls it 'data'"),
         ({"rules": {"hidden_size": "fsdp"}},
          "plan.rules.hidden_size names no dimension of the model: tpusim calls it 'embed'"),
         ({"mesh": {"fsdp": 4, "tensor": 4}, "rules": {"mlp": "model"}},
@@ -66,3 +79,16 @@ def test_an_axis_of_ones_own_has_no_other_name() -> None:
     with pytest.raises(PlanError) as caught:
         simulated(mesh={"mine": 16})
     assert not re.search("tpusim calls it", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "policy", sorted(set(POLICIES["saved"]) | set(POLICIES["offloaded"]) | {"minimal_flash"})
+)
+def test_a_policy_of_maxtext_is_told_as_its_configs_are_read(policy: str) -> None:
+    if policy in ("full", "none"):
+        return
+    keys = ["model_name=llama2-7b", "per_device_batch_size=4", f"remat_policy={policy}"]
+    read = ts.from_maxtext("defaults", keys, pod="v5e-256").plan.remat
+    told = nearest(policy, ["full", "minimal", "dots", "none"])
+    given = tomllib.loads(told.removeprefix("write ").replace(" and ", "\n"))
+    assert ts.Plan(mesh={"fsdp": 16}, global_batch=16, **given).remat == read

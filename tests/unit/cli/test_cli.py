@@ -152,8 +152,8 @@ MISTAKES = [
     (["simulate", "RUN", "--explain", "all"],
      "--explain is 'all': valid are advice, collectives, convolutions, lines, passes, pipeline, "
      "placement"),
-    (["simulte", "RUN"], "No such command 'simulte'. Did you mean 'simulate'?"),
-    (["chips", "v6"], "no chip 'v6' in the catalogue; did you mean 'v6e'"),
+    (["simulte", "RUN"], "No such command 'simulte'; did you mean 'simulate'?"),
+    (["chips", "v5"], "no chip 'v5' in the catalogue; did you mean 'v5e' or 'v5p'?"),
     (["simulate"], "Missing argument 'RUN.toml'"),
     (["simulate", "RUN", "--ot", "x"], "No such option: --ot"),
     (["simulate", "RUN", "more"], "2 run files are given; give one, or --maxtext"),

@@ -37,11 +37,11 @@ def test_it_goes_on_after_an_error(outer: AbstractContextManager[None]) -> None:
     ("command", "function", "collects"),
     [
         ("simulate", "cli.simulate_command.simulate_run_file", False),
-        ("sweep", "runfile.read_sweep", True),
-        ("search", "runfile.read_search", True),
-        ("scaling", "runfile.read_run", True),
+        ("sweep", "runfile.read_space", True),
+        ("search", "runfile.read_space", True),
+        ("scaling", "runfile.read_one_plan", True),
         ("validate", "cli.validate_command.validate_runs", True),
-        ("check", "runfile.read_run", True),
+        ("check", "runfile.read_one_plan", True),
     ],
 )
 def test_only_long_commands_collect(

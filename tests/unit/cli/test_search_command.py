@@ -1,6 +1,7 @@
 """`tpusim search`: its answer, its table, Ctrl-C, and one sentence for each mistake."""
 
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -76,6 +77,35 @@ def test_the_folder_has_the_plans_that_were_simulated(
     assert out.endswith(f"\n\ntable       {folder}\n")
 
 
+def test_the_answer_as_json_and_in_silence(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "found"
+    code, out, error = said(["search", path, *ALONE, "--json", "--out", str(folder)], capsys)
+    facts = json.loads(out)
+    assert (code, error) == (0, "")
+    assert facts["proved"]
+    assert [row["rank"] for row in facts["tried"][:3]] == [1, 2, 0]
+    assert facts["tried"][0]["slice"] == "v5e:4x4"
+    assert {**json.loads((folder / "search.json").read_text()), "tried": facts["tried"]} == facts
+    assert said(["search", path, *ALONE, "-q"], capsys) == (0, "", "")
+    counted = json.loads(said(["search", path, "--count", "--json"], capsys)[1])
+    assert counted == {"plans": 10, "groups": 6, "not_plans": {}}
+
+
+def test_the_files_of_a_search_have_the_same_bytes_again(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever simulates: its seconds are printed, and stand in no file."""
+    folders = [tmp_path / name for name in ("one", "again", "two")]
+    for folder, workers in zip(folders, ("1", "1", "2"), strict=True):
+        out = said(["search", path, "--workers", workers, "--out", str(folder)], capsys)[1]
+        assert re.search(r"of transformer, in [0-9.]+ s$", out.splitlines()[0])
+    first, *others = ({file.name: file.read_bytes() for file in f.iterdir()} for f in folders)
+    assert sorted(first) == ["search.csv", "search.json", "search.parquet", "search.txt"]
+    assert all(other == first for other in others)
+
+
 def test_slices_come_from_generations(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = Path(path).read_text("utf-8").partition("[model]")[2]
     Path(path).write_text(f"[model]{text}", "utf-8")
@@ -102,7 +132,7 @@ def test_ctrl_c_gives_the_best_so_far(
         if state.best < float("inf"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(search_command, "show_search", lambda *_: nullcontext(stop))
+    monkeypatch.setattr(search_command, "show_search", lambda *_, **__: nullcontext(stop))
     folder = tmp_path / "found"
     code = run(["search", path, "--out", str(folder), *ALONE])
     out = capsys.readouterr().out
@@ -124,7 +154,7 @@ MISTAKES = [
     (["--set", "search.objective=3"], 'search.objective is 3; write "step_time", "chip_time"'),
     (["--set", "search.generations=['v4']"], "leave the others out"),
     (["--set", "search.vary.mesh=[]"], "does not take 'mesh'; write search.axes or"),
-    (["--set", "search.vary.remat=full"], "a list of values to try, each text in quotes"),
+    (["--set", "search.vary.remat=full"], "a list of values to try, each one of full"),
     (["--set", "search.axis=[]"], "[search] has an unknown key 'axis'; did you mean 'axes'?"),
     (["--set", "search.chips=3"], "write the least and the most chips"),
     (["--set", "search.at_most={chip=3}"], "did you mean 'chips'"),

@@ -16,8 +16,7 @@ from many_plans import run_chunks
 from pandas import read_csv, read_parquet
 
 from tpusim.base import FileError, PlanError, TpusimError
-from tpusim.runfile import read_sweep
-from tpusim.sweeps import Space
+from tpusim.runfile import read_run
 
 ROOT = Path(__file__).parents[3]
 SWEEP = f"""{SMALL}[sweep]
@@ -193,10 +192,10 @@ BAD_SETTINGS = [
     ("sweep.shapes=['4x4', 44]", PlanError, r"sweep.shapes\[1\] is 44; write a shape in quotes"),
     ("sweep.shapes=3", PlanError, 'sweep.shapes is 3; write "all", "all\\+twisted" or a list'),
     ("sweep.axis=3", PlanError, r"\[sweep\] has an unknown key 'axis'; did you mean 'axes'\?"),
-    ("sweep.axes=data", PlanError, "sweep.axes is the text 'data'; write a list of names"),
+    ("sweep.axes=data", PlanError, "sweep.axes is the text 'data'; write a list of axes"),
     ("sweep.vary.remta=['full']", PlanError, r"\[sweep.vary\] .* did you mean 'remat'\?"),
     ("sweep.vary.mesh=[]", PlanError, "does not take 'mesh'; write sweep.axes, meshes or"),
-    ("sweep.vary.remat=full", PlanError, "a list of values to try, each text in quotes"),
+    ("sweep.vary.remat=full", PlanError, "a list of values to try, each one of full"),
     ("sweep.vary.remat=[]", PlanError, r"sweep.vary.remat is \[\]; write a list of values"),
     ("sweep.vary.remat=['ful']", PlanError, r"vary.remat\[0\]: plan.remat is 'ful': did you"),
     ("sweep.vary.seq_len=[8, 'a']", PlanError, r"vary.seq_len\[1\] is the text 'a'; write a whole"),
@@ -208,18 +207,13 @@ BAD_SETTINGS = [
 ]  # fmt: skip
 
 
-def space_of(path: str, setting: str) -> Space:
-    given = read_sweep(path, [setting])
-    return Space(base=given.run.plan, **given.tries)
-
-
 @pytest.mark.parametrize(("setting", "kind", "sentence"), BAD_SETTINGS)
 def test_what_a_sweep_file_says_wrong(
     setting: str, kind: type[TpusimError], sentence: str, path: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     with pytest.raises(kind, match=sentence):
-        space_of(path, setting)
+        read_run(path, [setting])
     assert said(["sweep", path, "--set", setting], capsys)[0] == 2
 
 

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from tpusim.base import PlanError
 from tpusim.compiler.hlo.replica_groups import ReplicaGroups
+from tpusim.compiler.to_program.axis_names import AxisNames
 from tpusim.compiler.to_program.infer_mesh import (
     InferredMesh,
     implied_mesh,
     infer_mesh,
     locate_devices,
 )
+from tpusim.compiler.to_program.mesh_axes import ProgramAxis
 from tpusim.hardware import DIE, Slice, Span
 
 FLAGSHIP = Slice("v4", "8x16x16")
@@ -115,6 +117,48 @@ def test_of_a_ring_the_one_axis_left_bears_the_users_name() -> None:
     assert dict(found.axes) == mesh
     assert found.axes_of(each) == ("space",)
     assert set(found.axes_of(whole)) == {"data", "space"}
+
+
+RING = {"x": 4, "y": 2}
+"""The last axis goes along the torus' x, and the first one along what is left, its y."""
+
+
+@pytest.mark.parametrize(
+    "names", [("x", "y"), ("y", "x"), ("a", "b"), ("dcn_a", "a"), ("x[:2]", "die"), ("a,b", "a+b")]
+)
+def test_the_names_of_axes_say_nothing_of_where_they_are(names: tuple[str, str]) -> None:
+    """A 4 x 2 mesh on v5e:2x4, whatever its axes are called: jax#21562 calls them x and y."""
+    pod, mesh = Slice("v5e", "2x4"), dict(zip(names, (4, 2), strict=True))
+    devices = DeviceIds.on_mesh(RING, pod)
+    whole, inner, outer = along(mesh, *names), along(mesh, names[1]), along(mesh, names[0])
+    found = infer_mesh([whole, inner, outer], devices, pod, mesh)
+    sizes, both = dict(found.axes), found.axes_of(whole)
+    assert [found.placement.spans(axis) for axis in both] == [(Span(0, 2),), (Span(1, 4),)]
+    assert [sizes[axis] for axis in both] == [2, 4]
+    assert found.axes_of(inner) == both[:1]
+    assert not any(axis.startswith("dcn_") for axis in sizes), "there is one slice"
+    (name,) = found.axes_of(outer)
+    listed = found.placement.listed_as((name,))
+    assert listed is not None
+    assert (listed.along, listed.shape) == (both[1:], (2, 4, 4))
+    assert found.unnamed == ()
+
+
+def test_a_part_of_no_axis_has_the_name_of_none() -> None:
+    """The user's x and y lie on no parts; the torus' y is another."""
+    axes = ProgramAxis(None, (Span(0, 2),)), ProgramAxis(None, (Span(1, 4),))
+    found = AxisNames.of(axes, ("y", "die"), {0: 2, 1: 4})
+    assert found.names == ["x", "y (2)"]
+    assert found.unnamed == ("x", "y (2)")
+    assert found.users == {"y": "y", "die": "die"}
+
+
+def test_groups_that_are_listed_have_the_name_of_no_axis() -> None:
+    pod, mesh = Slice("v5e", "2x4"), {"data": 2, "data of 2": 4}
+    found = infer_mesh([along(mesh, "data")], DeviceIds.on_mesh(mesh, pod), pod, mesh)
+    (name,) = found.axes_of(along(mesh, "data"))
+    assert name not in dict(found.axes)
+    assert found.placement.listed_as((name,)) is not None
 
 
 def test_a_mesh_of_other_devices_is_refused() -> None:

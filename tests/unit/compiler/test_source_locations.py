@@ -8,6 +8,7 @@ from tpusim.compiler.to_program.source_locations import (
     SourceLocation,
     SourceLocations,
     callback_files,
+    name_and_line,
 )
 
 PACKAGES = "/venv/lib/python3.11/site-packages/"
@@ -41,6 +42,22 @@ def test_a_source_is_the_innermost_line_of_the_users_own_code() -> None:
     assert origin()[:2] == ("", "")
     nameless = Instruction("mul", "multiply", "f32[]")
     assert SourceLocations({3: (MINE,)}).origin(nameless) == ("", "", ())
+
+
+def test_what_calls_an_exported_program_is_none_of_it() -> None:
+    """Neither the command line nor the script that has it compiled, installed or in a checkout."""
+    cli = SourceFrame(PACKAGES + "typer/main.py", 1445, "main")
+    for folder in (PACKAGES, "/home/me/tpusim/"):
+        call = SourceFrame(folder + "tpusim/compiler/exported_call.py", 39, "__call__")
+        compiling = SourceFrame(folder + "tpusim/compiler/compiling.py", 75, "compile")
+        outside = (call, compiling, SourceFrame(folder + "tpusim/cli/main.py", 1, "run"), cli, MINE)
+        assert origin(*outside) == ("", "", ())
+        assert origin(OUTER, *outside) == ("train.py:7", "", ())
+        assert origin(SourceFrame("-", 3, ""), *outside).source == "StableHLO:3"
+        assert name_and_line({3: outside}, at(3)) == "mul"
+    jax = SourceFrame(PACKAGES + "jax/_src/pjit.py", 1, "jit")
+    assert origin(jax, compiling, cli).source == "pjit.py:1"
+    assert origin(compiling, cli).source == ""
 
 
 def test_its_callers_are_the_other_lines_of_the_users_own_code() -> None:

@@ -36,5 +36,5 @@ def test_the_text_fits_a_terminal_of_110_columns() -> None:
 
 
 def test_an_unknown_chip_is_refused() -> None:
-    with pytest.raises(HardwareError, match="did you mean 'v6e'"):
-        show_chip("v6")
+    with pytest.raises(HardwareError, match="did you mean 'v5e' or 'v5p'"):
+        show_chip("v5")

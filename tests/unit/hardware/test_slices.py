@@ -52,6 +52,15 @@ def test_a_what_if_chip_keeps_the_generations_rules() -> None:
         ("v4:16x8x16", "v4:16x8x16"),
         ("7x:1x1x1", "7x:1x1x1"),
         ("v4:4x4x8_twisted", "v4:4x4x8_twisted"),
+        ("v7x-8", "7x:2x2x1"),
+        ("ironwood-256", "7x:4x4x8"),
+        ("Trillium-256", "v6e:16x16"),
+        ("v5lite-256", "v5e:16x16"),
+        ("TPU v4-8", "v4:2x2x1"),
+        ("tpu-v5-lite-podslice:4x4", "v5e:4x4"),
+        ("v3-8192", "v3:32x128"),
+        ("v3:32x64", "v3:32x64"),
+        ("tpu7-8", "7x:2x2x1"),
     ],
 )
 def test_a_name_stands_for_its_default_shape(name: str, written: str) -> None:
@@ -66,14 +75,19 @@ def test_a_name_leads_to_a_slice_of_that_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("v4", "'v4' is not the name of a slice; write for example 'v4-4096' or 'v4:8x16x16'"),
-        ("v5lite-256", "no generation is called 'v5lite'; did you mean 'v5litepod'"),
+        (
+            "v4",
+            "'v4' is not the name of a slice; it says the chip, v4, but no size; write for "
+            "example 'v4-128'",
+        ),
+        ("mine", "'mine' is not the name of a slice; write for example 'v4-4096' or 'v4:8x16x16'"),
+        ("v5-256", "no generation is called 'v5'; did you mean 'v5e' or 'v5p'"),
         ("v4-4095", "counts TensorCores, 2 a chip; write an even number, as in 'v4-4094'"),
         ("v4-100", "v4 has no slice of 50 chips; nearest are 2x4x4"),
         ("v4-99999999", "is not the name of a slice"),
         ("v6e-0", "no slice of 0 chips"),
         ("v5e:8x32", "v5e has no slice 8x32"),
-        ("v44:4x4x4", "no chip 'v44' in the catalogue; did you mean 'v4'"),
+        ("v44:4x4x4", "no chip 'v44' in the catalogue; valid are 7x, v2, v3, v4, v5e"),
         ("v4:", "'' is not a topology"),
         ("tpu7x-4x4x", "'4x4x' is not a topology"),
         ("v4:4x4x4_twisted", "v4 4x4x4 cannot be twisted"),
@@ -144,5 +158,5 @@ def test_cores_at_a_lower_clock() -> None:
 
 @pytest.mark.parametrize("clock", [0, -1.0, True, float("nan"), float("inf"), 2.3e9, "2.3 GHz"])
 def test_a_clock_that_the_cores_do_not_have(clock: object) -> None:
-    with pytest.raises(HardwareError, match=r"up to 2.2 GHz; write a clock from above 0 up to"):
+    with pytest.raises(HardwareError, match=r"up to 2.2 GHz; write a clock up to that with its"):
         Slice("7x", "4x4x4", clock=clock)  # type: ignore[arg-type]

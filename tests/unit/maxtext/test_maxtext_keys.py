@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inputs import ignored
 
 import tpusim as ts
 from tpusim import models
@@ -36,6 +37,7 @@ def run(pod: str = "v5e-16", **keys: Any) -> SimulationRun:
         ("save_dot_except_mlpwi", "full", ("k", "mlp_out", "out", "q", "v"), ()),
         ("save_qkv_proj", "full", ("k", "q", "v"), ()),
         ("save_out_proj", "full", ("out",), ()),
+        ("minimal_offload", "full", (), DOTS),
         ("qkv_proj_offloaded", "full", (), ("k", "q", "v")),
         ("minimal_offloaded", "full", (), DOTS),
     ],
@@ -52,13 +54,30 @@ def test_a_policy_saves_what_maxtext_saves(
     ts.simulate(given.model, given.plan, given.pod)
 
 
+def test_zero_1_updates_weights_in_parts_over_data() -> None:
+    mesh = {"ici_fsdp_parallelism": 1, "ici_data_parallelism": 16}
+    assert run(shard_optimizer_over_data=True, **mesh).plan.optimizer.axes == ("data",)
+    assert run(**mesh).plan.optimizer.axes == ()
+
+
+def test_muon_is_the_plans() -> None:
+    assert run(opt_type="muon").plan.optimizer.name == "muon"
+
+
 def test_the_custom_policy_puts_each_tensor_where_its_key_says() -> None:
     where = {"decoder_layer_input": "offload", "mlpwo": "device", "context": "offload",
-             "mlpwi_0": "device", "out_proj": "remat"}  # fmt: skip
+             "mlpwi_0": "device", "out_proj": "remat", "attention_out": "device"}  # fmt: skip
     given = run(remat_policy="custom", **where).plan
     assert (given.remat.policy, given.remat.save, given.remat.offload) == (
-        "full", ("mlp_in_0", "mlp_out"), ("context", "layer_in")
+        "full", ("attended", "mlp_in_0", "mlp_out"), ("context", "layer_in")
     )  # fmt: skip
+
+
+def test_sorted_tokens_are_a_tensor_that_may_be_saved() -> None:
+    keys = {"decoder_block": "mixtral", "num_experts": 8, "num_experts_per_tok": 2}
+    given = run(remat_policy="custom", moe_x_sorted="device", **keys)
+    assert given.plan.remat.save == ("dispatched",)
+    ts.simulate(given.model, given.plan, given.pod)
 
 
 def test_what_goes_to_the_host_by_one_name_is_not_kept_by_another() -> None:
@@ -136,6 +155,11 @@ def test_dtypes_and_optimizer() -> None:
     assert {key: run(quantization=key).plan.dtypes.noise for key in ("", "int8", "fp8")} == {
         "": "", "int8": "u32", "fp8": "",
     }  # fmt: skip
+    assert run(quantization="int8", use_qwix_quantization=True).plan.dtypes.noise == ""
+    whole = run(quantization="int8", quantization_local_shard_count=0).plan.dtypes
+    assert (whole.of("matmul"), whole.of("matmul_dx"), whole.of("matmul_dw")) == (
+        "int8", "int8", "bf16"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -150,22 +174,47 @@ def test_dtypes_and_optimizer() -> None:
         ({"decoder_block": "gemma3", "sliding_window_size": 64},
          {"qk_norm": True, "window": 64, "global_every": 6}),
         ({"decoder_block": "gemma4", "sliding_window_size": 64, "global_head_dim": 512,
-          "global_num_kv_heads": 1, "share_kv_projections": True, "final_logits_soft_cap": 30.0},
+          "global_num_kv_heads": 1, "share_kv_projections": True, "final_logits_soft_cap": 30.0,
+          "logits_via_embedding": True},
          {"qk_norm": True, "window": 64, "global_every": 6, "global_head_dim": 512,
           "global_kv_heads": 1, "global_keys_as_values": True, "logit_cap": 30.0}),
         ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "num_kv_shared_layers": 1,
           "hidden_size_per_layer_input": 16},
-         {"global_every": 6, "layer_embed": 16, "wide_layers": 0, "wide_mlp": 0}),
+         {"global_every": 6, "layer_embed": 0, "wide_layers": 0, "wide_mlp": 0}),
+        ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "use_post_attn_norm": False,
+          "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1024},
+         {"layer_embed": 16, "post_norms": True}),
+        ({"use_post_attn_norm": True, "hidden_size_per_layer_input": 16, "global_head_dim": 8,
+          "vocab_size_per_layer_input": 1024, "num_kv_shared_layers": 1, "share_kv_projections":
+          True, "use_double_wide_mlp": True, "final_logits_soft_cap": 3.0},
+         {"post_norms": False, "layer_embed": 0, "global_head_dim": 0, "wide_layers": 0,
+          "logit_cap": 0.0}),
         ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "num_kv_shared_layers": 1,
           "use_double_wide_mlp": True, "base_mlp_dim": 96}, {"wide_layers": 1, "wide_mlp": 192}),
         ({"decoder_block": "qwen3", "use_qk_norm": True}, {"qk_norm": True}),
         ({"use_qk_norm": True}, {"qk_norm": False}),
-        ({"attention_type": "local_sliding", "sliding_window_size": 64},
-         {"window": 64, "global_every": 0}),
         ({"sliding_window_size": 64}, {"window": 0}),
         ({"attention": "dot_product", "float32_logits": True},
          {"attention": "dot", "softmax_dtype": "f32"}),
         ({"logits_via_embedding": True}, {"tied_embeddings": True}),
+        ({"trainable_position_size": 4096}, {"positions": 4096}),
+        ({"dropout_rate": 0.1}, {"dropout": 0.1}),
+        ({"dropout_rate": 0.1, "enable_dropout": False}, {"dropout": 0.0}),
+        ({"fused_qkv": True}, {"fused_qkv": True}),
+        ({"decoder_block": "gpt3", "mlp_activations": ["gelu"]},
+         {"norm": "layer", "qkv_bias": True, "out_bias": True, "mlp_bias": True}),
+        ({"decoder_block": "qwen2", "attention_bias": True}, {"qkv_bias": True, "out_bias": False}),
+        ({"decoder_block": "gpt_oss", "sliding_window_size": 64, "num_experts": 4,
+          "num_experts_per_tok": 2, "inhomogeneous_layer_cycle_interval": 2,
+          "attention_bias": True, "mlp_bias": True, "routed_bias": True},
+         {"global_every": 2, "qkv_bias": True, "out_bias": True, "mlp_bias": True,
+          "router_bias": True}),
+        ({"decoder_block": "mixtral", "mlp_bias": True, "routed_bias": True},
+         {"mlp_bias": False, "router_bias": False}),
+        ({"decoder_block": "olmo3", "sliding_window_size": 64, "use_qk_norm": True,
+          "base_num_decoder_layers": 8, "inhomogeneous_layer_cycle_interval": 4},
+         {"qk_norm": True, "qk_norm_heads": "all", "pre_norms": False, "post_norms": True,
+          "window": 64, "global_every": 4}),
     ],
 )  # fmt: skip
 def test_the_block_and_its_keys_are_the_layers(
@@ -177,7 +226,7 @@ def test_the_block_and_its_keys_are_the_layers(
 
 @pytest.mark.parametrize("name", ["gemma4-e2b", "gemma4-e4b", "gemma4-26b", "gemma4-31b"])
 def test_gemma_4_is_the_zoos(name: str) -> None:
-    """MaxText's kernel is the zoo's; E2B repeats five layers, by its name."""
+    """MaxText's kernel is the zoo's; E2B repeats five layers, which divide its 35."""
     given = from_maxtext(None, {"model_name": name, "per_device_batch_size": 1}, pod="v5e-256")
     assert given.model == models.load(name)
 
@@ -215,7 +264,31 @@ def test_an_override_holds_over_the_rules_of_the_file(tmp_path: Path) -> None:
         "mlp": ("fsdp",), "vocab": ("fsdp",)
     }  # fmt: skip
     keys["override_logical_axis_rules"] = True
-    assert from_maxtext(file, keys, pod="v5e-16").plan.rules == {"mlp": ("fsdp",)}
+    assert from_maxtext(file, keys, pod="v5e-16").plan.rules == {
+        "mlp": ("fsdp",), "act_batch": (), "embed": (),
+    }  # fmt: skip
+
+
+def test_a_rule_of_a_part_is_the_same_or_refused() -> None:
+    """MaxText 0.2.5 has rules of attention's and experts' own for dimensions that are one here."""
+    keys = {"ici_data_parallelism": 4}
+    alone = run(logical_axis_rules=[["embed", ["data"]]], **keys)
+    assert alone.plan.rules == {"embed": ("data",)}
+    assert alone.notes == (
+        "the rule of embed holds for embed_attn, embed_moe, embed_router, embed_vocab too, which "
+        "MaxText has rules for",
+    )
+    both = [["embed", ["data"]], ["embed_attn", ["data"]]]
+    assert run(logical_axis_rules=both, **keys).plan == alone.plan
+    with pytest.raises(ts.TpusimError, match="shards embed_attn otherwise than embed"):
+        run(logical_axis_rules=[["embed_attn", ["data"]]], **keys)
+
+
+def test_rules_of_a_model_are_read() -> None:
+    keys = {"model_name": "deepseek3-671b-2dfsdp", "ici_expert_parallelism": 8}
+    rules = from_maxtext(None, keys, pod="v5p-128").plan.rules
+    assert rules["mlp"] == rules["heads"] == ("expert",)
+    assert rules["embed"] == ("fsdp",)
 
 
 def test_an_axis_across_slices_shards_what_it_does_within() -> None:
@@ -232,7 +305,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"remat_policy": "proj"}, "remat_policy is 'proj'"),
     ({"remat_policy": "custom", "context": "host"}, "context is 'host'"),
     ({"remat_policy": "custom", "decoder_layer_input": "remat"}, "write device or offload"),
-    ({"opt_type": "muon"}, "opt_type is 'muon', which cannot be simulated; valid are adam"),
+    ({"opt_type": "lion"}, "opt_type is 'lion', which cannot be simulated; valid are adam"),
     ({"quantization": "intmp"}, "quantization is 'intmp'"),
     ({"dtype": "float16"}, "dtype is 'float16'"),
     ({"hardware": "gpu"}, "write tpu, which alone can be simulated"),
@@ -256,13 +329,28 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"global_parameter_scale": 3}, "write a power of two"),
     ({"base_num_kv_heads": 3}, "4 heads (base_num_query_heads) cannot share 3 K/V heads"),
     ({"decoder_block": "gemma2"}, "sliding_window_size is 0, but"),
+    ({"attention_type": "local_sliding", "sliding_window_size": 64}, "decoder_block llama2 do not"),
+    ({"attention_type": "full"}, "the layers of decoder_block llama2 do not read it; write global"),
+    ({"decoder_block": "deepseek"}, "decoder_block deepseek do not read it; write mla"),
     ({"num_experts": 4}, "decoder_block llama2 has no experts"),
-    ({"use_post_attn_norm": True}, "use_post_attn_norm and use_post_ffw_norm differ"),
+    ({"decoder_block": "gemma2", "sliding_window_size": 64, "use_post_attn_norm": True},
+     "use_post_attn_norm and use_post_ffw_norm differ"),
+    ({"decoder_block": "default", "share_kv_projections": True}, "keys that are the values of all"),
     ({"ici_pipeline_parallelism": 4}, "4 stages x num_layers_per_pipeline_stage=1 x 1 repeats are"),
     ({"ici_pipeline_parallelism": 2, "num_pipeline_microbatches": 3}, "write a multiple of them"),
     ({"ici_pipeline_parallelism": 2, "pipeline_parallel_layers": 1}, "layers outside the pipeline"),
     ({"ici_pipeline_parallelism": 2, "gradient_accumulation_steps": 2}, "write more num_pip"),
     ({"ici_context_usp_ulysses_parallelism": 2}, "which is for context_parallel_strategy=usp"),
+    ({"remat_policy": "minimal_with_quantization"}, "saves quantised operands, which cannot be"),
+    ({"dcn_pipeline": 2}, "no key is called 'dcn_pipeline'; did you mean 'dcn_pipeline_parallel"),
+    ({"remat": "save_qkv_proj"}, "no key is called 'remat'; did you mean 'remat_policy'?"),
+    ({"gradient_accumulation": 2}, "did you mean 'gradient_accumulation_steps'?"),
+    ({"decoder_block": "gpt_oss", "sliding_window_size": 64}, "scanned block of decoder_block gpt"),
+    ({"shard_optimizer_over_data": True, "ici_data_parallelism": 2}, "ici_fsdp_parallelism=1"),
+    ({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9, "sliding_window_size": 64,
+      "decoder_block": "gemma4_small"}, "input is 9, but only"),
+    ({"trainable_position_size": 9}, "trainable_position_size is 9, but max_target_length 256"),
+    ({"final_logits_soft_cap": -1}, "final_logits_soft_cap is -1"),
     ({"logical_axis_rules": "all"}, "logical_axis_rules is 'all'; write a list of rules"),
     ({"logical_axis_rules": [["mlp"]]}, "logical_axis_rules has ['mlp']; write pairs"),
     ({"logical_axis_rules": [["mpl", "fsdp"]]}, "changes 'mpl', which cannot be simulated; did"),
@@ -332,10 +420,17 @@ def test_settings_change_the_plan_alone() -> None:
         from_maxtext(None, SMALL, pod="v5e-16", settings=["slice.name=v4-8"])
 
 
+def test_one_matrix_makes_the_queries_of_few_heads_of_keys_too() -> None:
+    fused, three = (run(base_num_kv_heads=2, fused_qkv=each).model for each in (True, False))
+    assert fused == three.replace(fused_qkv=True)
+    assert fused.parameter_count == three.parameter_count
+
+
 def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None:
-    notes = run(attention_bias=True, steps=10, run_name="mine").notes
+    notes = run(attn_logits_soft_cap=50, attention_sink=True, steps=10, run_name="mine").notes
     assert notes == (
-        "not modelled: the biases of Q, K and V (attention_bias = true)",
+        "not modelled: the soft cap of the attention scores (attn_logits_soft_cap = 50.0)",
+        "not modelled: the attention sinks (attention_sink = true)",
         "ignored, as no step depends on them: steps, run_name",
     )
 
@@ -344,12 +439,14 @@ def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None
     ("given", "note"),
     [
         ({"num_pipeline_microbatches": 8, "megablox": False, "remat_policy": "minimal"},
-         "changes nothing here: num_pipeline_microbatches = 8, megablox = false"),
+         "changes nothing here: megablox = false, num_pipeline_microbatches = 8"),
         ({"expert_shard_attention_option": "context"},
-         "not modelled: attention sharded otherwise than over fsdp by the experts "
-         "(expert_shard_attention_option = 'context')"),
-        ({"mtp_num_layers": 1},
-         "not modelled: the layers that predict further tokens (mtp_num_layers = 1)"),
+         "changes nothing here: expert_shard_attention_option = 'context'"),
+        ({"use_tokamax_gmm": True}, "changes nothing here: use_tokamax_gmm = true"),
+        ({"attention_bias": True}, "changes nothing here: attention_bias = true"),
+        ({"sa_block_kv_compute": 256, "sa_q_layout": "SEQ_MINOR"},
+         "not modelled: other tiles and forms of the attention kernel than its blocks "
+         "(sa_block_kv_compute = 256, sa_q_layout = 'SEQ_MINOR')"),
     ],
 )  # fmt: skip
 def test_no_override_is_ignored_in_silence(given: dict[str, object], note: str) -> None:
@@ -359,11 +456,16 @@ def test_no_override_is_ignored_in_silence(given: dict[str, object], note: str) 
 
 def test_many_ignored_keys_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "mine.yml"
-    file.write_text("".join(f"grain_{i}: 1\n" for i in range(40)), "utf-8")
+    keys = [key for key, why in ignored().items() if "input pipeline" in why or "serving" in why]
+    assert len(keys) > 40
+    file.write_text("".join(f"{key}: 1\n" for key in keys), "utf-8")
     assert from_maxtext(file, pod="v5e-16").notes == (
-        "ignored, as no step depends on them: 40 keys (--verbose lists them)",
+        f"ignored, as no step depends on them: {len(keys)} keys (--verbose lists them)",
     )
-    assert "grain_39" in from_maxtext(file, pod="v5e-16", verbose=True).notes[0]
+    data, serving = from_maxtext(file, pod="v5e-16", verbose=True).notes
+    assert data.startswith("ignored (the host's input pipeline, or which tokens are in a batch and")
+    assert "grain_worker_count" in data
+    assert serving.startswith("ignored (decoding and serving, which no training step does): ")
 
 
 @pytest.mark.parametrize(("factor", "room"), [(-1.0, 0.0), (1.5, 1.5)])

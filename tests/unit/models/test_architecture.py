@@ -1,5 +1,6 @@
 """Models of one's own: pieces, parts with dimensions of their own, and what a plan asks of them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -7,7 +8,7 @@ from inputs import AttentionForm
 from steps import checked_rules
 
 import tpusim as ts
-from tpusim.base import ModelError, PlanError
+from tpusim.base import ModelError, PlanError, TpusimError
 from tpusim.graph import GraphWriter, Tensor, is_sequence
 from tpusim.models import Architecture, GraphChoices, Transformer, pieces
 
@@ -149,3 +150,112 @@ def test_sequences_of_any_name_take_the_rule_of_seq() -> None:
     rules = checked_rules(context, w.graph(tensors[0]))
     assert [rules.layout(t)[1] for t in tensors] == [("context",), ("context",), ()]
     assert [is_sequence(t.dims[1]) for t in tensors] == [True, True, False]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithList(Mine):
+    widths: object = (1, 2)
+
+
+@dataclass(kw_only=True)
+class Changing(Architecture):
+    name: str = "changing"
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        return w.input("ids", ("batch", "seq"))
+
+
+class Plain(Changing):
+    """A class without fields of its own is a dataclass still."""
+
+
+class NoDataclass(Architecture):
+    name = "plain"
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        return w.input("ids", ("batch", "seq"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nameless(Architecture):
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        return w.input("ids", ("batch", "seq"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneArgument(Architecture):
+    name: str = "one"
+
+    def forward(self, w: GraphWriter) -> Tensor:  # type: ignore[override]
+        return w.input("ids", ("batch", "seq"))
+
+
+FROZEN = "@dataclass(frozen=True, kw_only=True)"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: WithList(widths=[1, 2]),
+            "mine: widths is a list, which can change; write a tuple",
+        ),
+        (Changing, f"Changing can change after it is made; write {FROZEN} above it"),
+        (Plain, f"Plain can change after it is made; write {FROZEN} above it"),
+        (NoDataclass, f"NoDataclass is no dataclass; write {FROZEN} above it"),
+        (
+            Nameless,
+            "Nameless has no name, by which results call it; write the field name: "
+            'str = "nameless"',
+        ),
+        (
+            OneArgument,
+            "OneArgument.forward takes other arguments than a writer and choices; write "
+            "def forward(self, w, choices)",
+        ),
+        (lambda: Mine(depth=3), "Mine has no key 'depth'; tpusim calls it 'layers'"),
+        (lambda: Mine(3), "Mine takes no values without a name, and 1 are given; write Mine()"),
+        (
+            lambda: Mine(layers="4").parameter_count,
+            "mine: layers: trips is '4'; it must be a whole number",
+        ),
+    ],
+)
+def test_a_class_that_is_no_architecture_is_refused_in_a_sentence(
+    make: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(TpusimError) as error:
+        make()
+    assert str(error.value) == said
+
+
+def refused(write: Callable[[GraphWriter, Tensor], object]) -> str:
+    w = GraphWriter("mine", {"batch": 2, "seq": 4, "embed": 8, "mlp": 16})
+    with pytest.raises(TpusimError) as error:
+        write(w, w.input("x", ("batch", "seq", "embed"), "compute"))
+    return str(error.value)
+
+
+def test_pieces_and_writers_say_what_an_argument_must_be() -> None:
+    assert refused(lambda w, x: w.dense("wi", None, "mlp")) == (  # type: ignore[arg-type]
+        "mine: dense: x is None; it must be a Tensor"
+    )
+    assert refused(lambda w, x: w.input("ids", "batch")) == (
+        "mine: input: dims is 'batch'; it must be a list or a tuple, each text"
+    )
+    flat = Tensor("flat", ("batch", "embed"))
+    assert refused(lambda w, x: pieces.attention(w, flat)) == (
+        "mine: attention: x is flat[batch, embed]; it must be a tensor [batch, sequence, width]"
+    )
+    far = Tensor("far", ("batch", "time", "embed"))
+    assert refused(lambda w, x: pieces.mlp(w, far)) == (
+        "mine: mlp: far has the dimension time, which this model has not declared; write "
+        "w.size(time=...), or a tensor of this writer"
+    )
+    assert refused(lambda w, x: w.layers("layer", 2, x, lambda w, x: None)) == (  # type: ignore[arg-type,return-value]
+        "mine: what writes layer returns None; return its result, a tensor"
+    )
+    assert refused(lambda w, x: w.einsum("e", x, x, ("batch", "mlp"))) == (
+        "mine: the einsum e makes e[batch, mlp], but neither x[batch, seq, embed] nor "
+        "x[batch, seq, embed] has mlp; write dimensions that they have"
+    )

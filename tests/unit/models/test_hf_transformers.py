@@ -22,7 +22,7 @@ transformers = pytest.importorskip(
 
 FAMILIES, REFUSED = families(), refused_types()
 TYPES = {name: family for family in FAMILIES for name in family.types}
-WITHOUT_A_CLASS = {"kimi_k2"}
+WITHOUT_A_CLASS = {"kimi_k2", "exaone4_5_text"}
 """Types that `transformers` has only as code beside the weights."""
 
 
@@ -198,7 +198,9 @@ def test_no_language_model_is_only_unknown() -> None:
 @pytest.mark.parametrize(
     ("model_type", "sentence"),
     [
-        ("voxtral", "is no language model of a known family, as it reads sound (audio_config = "),
+        ("idefics", "is no language model of a known family, as it reads images (vision_con"),
+        ("molmo2", "text_config: the model_type 'molmo2_text' is unknown; docs/models.md lists"),
+        ("lfm2_vl", "text_config: 'lfm2' cannot be simulated yet, as it has convolutions in its l"),
         ("convnext", "as it reads images (image_size = 224)"),
         ("timesfm", "as it reads time series ("),
         ("gemma4_assistant", "as it has attention to the keys and values of another model; the"),
@@ -207,3 +209,24 @@ def test_no_language_model_is_only_unknown() -> None:
 )  # fmt: skip
 def test_what_is_no_language_model_says_what_it_reads(model_type: str, sentence: str) -> None:
     assert sentence in refused(model_type)
+
+
+def test_a_language_model_beside_encoders_is_read_or_named() -> None:
+    """Of the types that read images or sound; a part that is left out is noted by its key."""
+    auto = import_module("transformers.models.auto.modeling_auto")
+    read, vague = [], []
+    for model_type in auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES:
+        config = default(model_type) | {"model_type": model_type, "architectures": None}
+        if not isinstance(config.get("text_config"), dict):
+            continue
+        said = refused(model_type)
+        if said:
+            vague += [said] * ("is unknown" in said and "text_config" not in said)
+            continue
+        read.append(model_type)
+        parts = [k for k, v in config.items() if k.endswith("_config") and isinstance(v, dict)]
+        notes = " ".join(hf_notes(config))
+        vague += [f"{model_type}: {key}" for key in parts[1:] if f"({key})" not in notes
+                  and key != "text_config"]  # fmt: skip
+    assert not vague
+    assert len(read) > 50

@@ -38,8 +38,13 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
         ),
         (
             {"fsdp": 4, "tensr": 4}, {},
-            "plan.mesh.tensr shards nothing: no rule and no annotation names it; use one of "
-            "context, data, dcn_data, dcn_fsdp, expert, fsdp, tensor",
+            "plan.mesh.tensr shards nothing: no rule and no annotation names it; add one, "
+            "such as act_batch = ['tensr'], or write an axis that has some: did you mean 'tensor'?",
+        ),
+        (
+            {"fsdp": 4, "mine": 4}, {},
+            "or write an axis that has some: valid are context, data, dcn_data, dcn_fsdp, "
+            "dcn_stage, expert, fsdp, stage, tensor",
         ),
         (
             MESH, {"attention_block": [500, 512]},
@@ -82,10 +87,10 @@ def fails(mesh: dict[str, int], **changes: Any) -> str:
          "shards mlp (size 250) over tensor = 4, which does not divide it; choose axes whose "
          "sizes divide 250"),
         (MESH, {"remat": "mini"}, "plan.remat is 'mini': did you mean 'minimal'?"),
-        (MESH, {"optimizer": "adamw"}, "plan.optimizer is 'adamw': did you mean 'adam'?"),
+        (MESH, {"optimizer": "adamw"}, "plan.optimizer is 'adamw': tpusim calls it 'adam'"),
         (MESH, {"lowering": "perfect"}, "plan.lowering is 'perfect': valid are ideal, xla"),
         (MESH, {"style": "jax"}, "plan.style is 'jax': valid are maxtext, plain"),
-        (MESH, {"dtype": "fp16"}, "plan.dtype is 'fp16': did you mean 'bf16'"),
+        (MESH, {"dtype": "fp16"}, "plan.dtype is 'fp16': float16 is not modelled; write bf16"),
         (MESH, {"save": ("contxt",)}, "plan.save lists 'contxt', which is no activation of a "
          "layer: did you mean 'context'?"),
         (MESH, {"save": None}, "plan.save is None; write a list of names"),

@@ -18,6 +18,7 @@ OTHER: dict[str, Any] = {
     "mesh": {"data": 2}, "seq_len": 32, "global_batch": 64, "microbatches": 2,
     "gradient_reduction": "per-step", "remat": "minimal",
     "save": ("q",), "offload": ("k",), "scan_layers": False,
+    "trainable": ("head",), "adapter_rank": 8, "adapter_weights": ("wq",),
     "rules": {"embed": "fsdp"}, "annotate": {"layer/q": [None]},
     "placement": {"fsdp": ["x"]}, "optimizer": "sgd", "dtype": "f32", "matmul_dtype": "int8",
     "matmul_dtype_dx": "int8", "matmul_dtype_dw": "fp8",

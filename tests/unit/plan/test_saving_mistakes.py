@@ -25,8 +25,8 @@ NO_ACTIVATION = "which is no activation of a layer: "
 
 ADMITTED = [
     ("save", ["contxt"], f"plan.save lists 'contxt', {NO_ACTIVATION}did you mean 'context'?"),
-    ("save", ["q", "mlp_in"], f"plan.save lists 'mlp_in', {NO_ACTIVATION}did you mean 'mlp_in_1' "
-     "or 'mlp_in_0'?"),
+    ("save", ["q", "mlp_in"], f"plan.save lists 'mlp_in', {NO_ACTIVATION}did you mean 'mlp_in_0' "
+     "or 'mlp_in_1'?"),
     ("offload", ["layer/q"], f"plan.offload lists 'layer/q', {NO_ACTIVATION}did you mean 'q'?"),
     ("offload", ["wv"], f"plan.offload lists 'wv', {NO_ACTIVATION}did you mean 'v'?"),
     ("offload", ["minimal"], f"plan.offload lists 'minimal', {NO_ACTIVATION}valid are attended, "),
@@ -43,8 +43,7 @@ IMPOSSIBLE = [
     ("remat", "minimul", "plan.remat is 'minimul': did you mean 'minimal'?"),
     ("matmul_dtype", "int9", "plan.matmul_dtype is 'int9': did you mean 'int8'?"),
     ("input_s", -0.5, "plan.input_s is -0.5; write seconds, a number from 0 to 1,000,000,000"),
-    ("loop", "synchron", "plan.loop is 'synchron': did you mean 'synchronous' or "
-     "'asynchronous'?"),
+    ("loop", "synchron", "plan.loop is 'synchron': did you mean 'synchronous'?"),
 ]  # fmt: skip
 
 MISTYPED = [

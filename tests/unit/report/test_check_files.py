@@ -36,7 +36,7 @@ def test_it_writes_five_files_twice_the_same(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="file cannot be written"):
+    with pytest.raises(FileError, match="file is a file; give a folder"):
         write_check(compared("rings"), tmp_path / "file")
 
 

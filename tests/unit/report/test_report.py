@@ -247,7 +247,7 @@ def test_a_report_replaces_the_one_before_and_leaves_nothing_else(tmp_path: Path
 @pytest.mark.usefixtures("undrawn")
 def test_a_file_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").mkdir()
-    with pytest.raises(FileError, match=r"result.json cannot be written: "):
+    with pytest.raises(FileError, match=r"result.json is a folder, which no output replaces"):
         write_report(result(), tmp_path)
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 

@@ -7,7 +7,7 @@ from commands import SMALL
 
 import tpusim as ts
 from tpusim.base import PlanError, TpusimError
-from tpusim.runfile import read_sweep
+from tpusim.runfile import read_run
 
 RUN = f"{SMALL}mesh = {{ fsdp = 16 }}\n[measured]\n"
 
@@ -86,7 +86,7 @@ def test_a_sweep_has_no_measurement(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(f'{RUN}step_s = 1.0\n[sweep]\naxes = ["fsdp"]\n', "utf-8")
     with pytest.raises(TpusimError, match=r"\[measured\] is of one run; leave it out"):
-        read_sweep(path)
+        read_run(path)
 
 
 @pytest.mark.parametrize("wrong", [None, "fast", True, float("nan"), -1])

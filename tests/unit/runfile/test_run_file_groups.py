@@ -10,7 +10,7 @@ from tpusim.base import ModelError, PlanError, TpusimError
 from tpusim.graph import Remat
 from tpusim.models import MODEL_KEYS
 from tpusim.plan import PLAN_KEYS
-from tpusim.runfile import changed_plan, read_run, read_sweep
+from tpusim.runfile import changed_plan, read_run
 from tpusim.sweeps import candidates
 
 MOE = "layers = 2\nembed = 64\nmlp = 256\nheads = 4\nvocab = 100"
@@ -90,9 +90,10 @@ MISTAKES = [
     ({"plan": f'{P}\n[plan.dtypes]\ngathers = "int8"'}, PlanError,
      r"\[plan.dtypes\] has an unknown key 'gathers'; did you mean 'gather'\?"),
     ({"plan": f'{P}\n[plan.dtype]\ngather = "int8"'}, PlanError,
-     "plan.dtype is a table; write text in quotes"),
+     "plan.dtype is a table; write one of bf16, f32, in quotes"),
     ({"plan": f"{P}\ndtypes = 3"}, PlanError, "plan.dtypes is 3; write a table of compute, param"),
-    ({"plan": f"{P}\nremat = 3"}, PlanError, "plan.remat is 3; write text in quotes$"),
+    ({"plan": f"{P}\nremat = 3"}, PlanError,
+     "plan.remat is 3; write one of full, minimal, dots, none, in quotes$"),
     ({"plan": f"{P}\n[plan.remat]\npolicy = 3"}, PlanError,
      "plan.remat.policy is 3; write text in quotes$"),
     ({"plan": f"{P}\n[plan.remat]\npolice = 3"}, PlanError,
@@ -124,25 +125,19 @@ def test_a_mistake_is_told_by_the_key_as_written(
     ],
 )
 def test_a_sweep_varies_keys_of_either_spelling(vary: str, tmp_path: Path) -> None:
-    sweep = read_sweep(written(tmp_path, plan=f"{P}\n{vary}"))
-    space = sweep_space(sweep)
-    found = list(candidates(space, sweep.run.pod))
+    run = read_run(written(tmp_path, plan=f"{P}\n{vary}"))
+    space = run.sweep
+    found = list(candidates(space, run.pod))
     assert [each.plan.dtypes.gather for each in found] == ["bf16", "int8"]
     assert [list(each.values) for each in found] == [list(space.vary)] * 2
 
 
-def sweep_space(sweep):
-    from tpusim.sweeps import Space
-
-    return Space(base=sweep.run.plan, **sweep.tries)
-
-
 def test_a_sweep_of_a_policy_keeps_what_is_saved(tmp_path: Path) -> None:
     vary = '[sweep.vary.remat]\npolicy = ["dots", "full"]\n[sweep.vary.experts]\nskew = [0, 1]'
-    sweep = read_sweep(written(tmp_path, plan=f'{P}\nsave = ["q"]\n{vary}'))
-    space = sweep_space(sweep)
+    run = read_run(written(tmp_path, plan=f'{P}\nsave = ["q"]\n{vary}'))
+    space = run.sweep
     assert set(space.vary) == {"remat.policy", "experts.skew"}
-    remats = {each.plan.remat for each in candidates(space, sweep.run.pod)}
+    remats = {each.plan.remat for each in candidates(space, run.pod)}
     assert remats == {Remat("dots", ("q",)), Remat("full", ("q",))}
 
 
@@ -156,7 +151,7 @@ SWEEP_MISTAKES = [
      r"\[sweep.vary.dtypes\] has an unknown key 'gathers'"),
     ('[sweep.vary.remat]\npolicy = ["mini"]',
      r"sweep.vary.remat.policy\[0\]: plan.remat.policy is"),
-    ("[sweep.vary]\nremat = [3]", r"sweep.vary.remat\[0\] is 3; write text in quotes"),
+    ("[sweep.vary]\nremat = [3]", r"sweep.vary.remat\[0\] is 3; write one of full, min"),
     ("[sweep.vary]\nremat = 3", "sweep.vary.remat is 3; write a list of values to try"),
     ('[sweep.vary]\ngather_dtype = ["int8"]\ndtypes.gather = ["int8"]',
      "plan.gather_dtype and plan.dtypes.gather are both given"),
@@ -168,7 +163,7 @@ def test_a_mistake_of_a_sweep_is_told_by_the_key_as_written(
     vary: str, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PlanError, match=sentence):
-        sweep_space(read_sweep(written(tmp_path, plan=f"{P}\n{vary}")))
+        read_run(written(tmp_path, plan=f"{P}\n{vary}"))
 
 
 def test_every_key_says_what_to_write() -> None:

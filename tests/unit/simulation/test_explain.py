@@ -3,8 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from hlo import DATA
+from replays import ORIGIN, PROGRAM, gather, placed, small_replay
+from replays import POD as REPLAYED
+from steps import replay_program
 
 import tpusim as ts
+from tpusim.base import Phase
 from tpusim.hardware import placement_from
 from tpusim.simulation.explain import ROWS_SHOWN
 
@@ -69,3 +74,27 @@ def test_a_step_on_one_device_has_neither() -> None:
     assert "1 candidate\n" in str(ts.explain_placement(MODEL, plan, pod))
     said = str(ts.explain_collectives(ts.simulate(MODEL, plan, pod)))
     assert said == "collectives 0 that differ, 0 a step; alone, one after the other, 0 s"
+
+
+def test_the_collectives_of_a_compiled_program_have_their_code_and_their_tensor() -> None:
+    pytest.importorskip("jaxlib", reason="reading HLO needs the extra `xla`")
+    table = ts.explain_collectives(ts.simulate(ts.xla.load(DATA / "moe_v6e_4x4.hlo.gz")))
+    first = next(row for row in table.rows if row.source == "moe.py:53")
+    assert (first.kind, first.axes, first.tensor) == ("all-gather", ("fsdp",), "bf16[32,512,1024]")
+    assert (first.scope, first.times) == ("ebcd,bsec->bsd/dot_general", 2)
+    assert all(row.tensor and row.source for row in table.rows)
+    assert len(table.rows) == 19
+    assert sum(row.times for row in table.rows) == 50
+    assert "moe.py:53 bf16[32,512,1024]; one line of 4" in " ".join(str(table).split())
+    several = next(row for row in table.rows if row.axes == ("fsdp", "expert"))
+    assert several.tensor == "bf16[1,1024,8] and 1 more"
+
+
+def test_without_lines_they_have_their_scopes() -> None:
+    table = ts.explain_collectives(small_replay())
+    assert {row.source for row in table.rows} == {"model.py:12", "model.py:13"}
+    bare = replace(
+        PROGRAM, body=(replace(gather("all-gather.9", Phase.FORWARD, ""), tensor="f32[8]"),)
+    )
+    table = ts.explain_collectives(replay_program(bare, REPLAYED, placed(), origin=ORIGIN))
+    assert "mlp/all_gather f32[8]; " in str(table)

@@ -22,7 +22,7 @@ from search_spaces import BASE, POD, space
 import tpusim as ts
 from tpusim.base import TpusimError
 from tpusim.hardware import Slice
-from tpusim.runfile import read_sweep
+from tpusim.runfile import read_run
 from tpusim.sweeps import candidates, sweep
 from tpusim.sweeps.chunks import (
     CHUNK_S,
@@ -150,9 +150,8 @@ def test_a_sweep_goes_on_after_kill_9(tmp_path: Path) -> None:
     time.sleep(0.2)
     kept = {part: part.stat().st_mtime_ns for part in out.glob("part-*")}
     assert len(kept) >= 3
-    given = read_sweep(path)
-    run = given.run
-    whole = ts.Space(base=run.plan, **given.tries)
+    run = read_run(path)
+    whole = run.sweep
     table = sweep(run.model, whole, run.pod, workers=1, out=out)
     assert {part: part.stat().st_mtime_ns for part in kept} == kept
     assert len(list(out.glob("part-*"))) > len(kept)

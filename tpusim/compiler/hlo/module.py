@@ -74,16 +74,21 @@ class Computation:
         return tuple(sorted(found, key=lambda parameter: int(parameter.literal)))
 
 
+NO_FILE = "-"
+"""MLIR's name for a text that it does not read from a file."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFrame:
-    """A stack frame in the user's code."""
+    """A stack frame in the user's code, or a line of StableHLO that was given as text."""
 
     file: str
     line: int
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line}"
+        file = "StableHLO" if self.file == NO_FILE else self.file.rpartition("/")[2]
+        return f"{file}:{self.line}"
 
 
 Frames: TypeAlias = Mapping[int, tuple[SourceFrame, ...]]

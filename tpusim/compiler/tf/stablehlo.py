@@ -22,7 +22,7 @@ _TILES = re.compile(r"devices=\[([\d,]+)\]")
 
 _OP_NAMES = {
     Phase.FORWARD: "jit()/jvp()/{name}",
-    Phase.RECOMPUTE: "jit()/transpose(jvp())/rematted_computation/{name}",
+    Phase.RECOMPUTE: "jit()/transpose(jvp())/checkpoint/rematted_computation/{name}",
     Phase.BACKWARD: "jit()/transpose(jvp())/{name}",
     Phase.OPTIMIZER: "jit()/{name}",
 }

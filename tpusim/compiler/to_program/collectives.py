@@ -21,6 +21,7 @@ from tpusim.compiler.to_program.data_movement import (
     MovementKind,
     data_bytes,
     largest_dtype,
+    largest_tensor,
     padding_share,
     total_bytes,
 )
@@ -108,6 +109,7 @@ def _collective(
         hbm=hbm_shares(where, [instruction], fusion_results(made, fusion)),
         note="; ".join(filter(None, (note, groups.note if groups else "it names no groups"))),
         padded=nbytes * padding_share(made),
+        tensor=largest_tensor(made),
     )
 
 

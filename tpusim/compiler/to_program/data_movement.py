@@ -43,6 +43,7 @@ class DataMovement:
     bytes: of a collective as `program.Collective` counts them; of a DMA or a SparseCore, those read
         and written in HBM; with the host, those transferred.
     padded: of a collective, bytes of these that hold no data.
+    tensor: of a collective, the dtype and the dimensions of the largest array that it makes.
     groups: device ids of a collective.
     slices: groups or pairs of slices, from 0, of pure DCN transfers.
     operand: of a done or a step, its start, or the tuple, loop or step that passes it on.
@@ -66,6 +67,7 @@ class DataMovement:
     hbm: tuple[float, float] = (1.0, 1.0)
     note: str = ""
     padded: float = 0.0
+    tensor: str = ""
 
 
 NO_MOVEMENT = DataMovement(MovementKind.NOTHING, AsyncRole.SYNC)
@@ -95,3 +97,16 @@ def largest_dtype(shapes: Iterable[Shape]) -> str:
     """Return the dtype of the largest array."""
     largest = max(shapes, key=lambda shape: shape.bytes, default=None)
     return largest.dtype if largest else ""
+
+
+def largest_tensor(shapes: Sequence[Shape]) -> str:
+    """Return dtype and dimensions of the largest array, and how many there are beside it.
+
+    >>> largest_tensor([Shape("bf16", (8, 128)), Shape("f32", (4,))])
+    'bf16[8,128] and 1 more'
+    """
+    largest = max(shapes, key=lambda shape: shape.bytes, default=None)
+    if largest is None:
+        return ""
+    beside = f" and {len(shapes) - 1} more" if len(shapes) > 1 else ""
+    return f"{largest.dtype}[{','.join(map(str, largest.dims))}]{beside}"

@@ -15,6 +15,7 @@ import numpy as np
 
 from tpusim.base.errors import PlanError
 from tpusim.compiler.hlo.replica_groups import Ids, ReplicaGroups
+from tpusim.compiler.to_program.axis_names import AxisNames, unique_name
 from tpusim.compiler.to_program.device_ids import Coordinates, DeviceIds, check_device_count
 from tpusim.compiler.to_program.mesh_axes import ProgramAxes, merge_spans, program_axes
 from tpusim.compiler.to_program.torus_digits import SLICES, Parts, TorusDigits, mesh_parts
@@ -31,11 +32,13 @@ class InferredMesh:
     """The axes that make up a program's groups, with their sizes and their placement.
 
     across: those that run across slices, as parts of the slice number.
+    unnamed: those that are no axes of the user's mesh, and are named for what they are on.
     """
 
     axes: tuple[tuple[str, int], ...]
     placement: Placement
     across: tuple[tuple[str, Parts], ...] = ()
+    unnamed: tuple[str, ...] = ()
     _known: Mapping[_GroupsKey, tuple[str, ...]] = field(default_factory=dict, repr=False)
     _sent: Mapping[_GroupsKey, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
@@ -89,8 +92,9 @@ def infer_mesh(
     module_groups: groups, once per occurrence. If no group has an id beyond those of one slice, the
         program is that of each slice.
     mesh: the user's, over the devices in row-major order. Its axes keep their names where they are
-        parts of the torus, with `dcn_` before the part that runs across slices. Without a mesh the
-        most frequent groups make the axes, which are named for their parts of the torus.
+        parts of the torus, with `dcn_` before the part that runs across slices, and there alone.
+        Without a mesh the most frequent groups make the axes, which are named for their parts of
+        the torus.
     sent: pairs of slices, for transfers from some slices to others.
 
     Raise PlanError for a mesh of other devices.
@@ -107,26 +111,28 @@ def infer_mesh(
     made = _by_frequency({parts: counts[key] for key, parts in wanted.items() if parts})
     given = mesh or {}
     axes = program_axes(whole.lengths, [*mesh_parts(given, whole), *made])
-    axes = _name_last_axis(axes, given)
+    axes = _give_last_axis(axes, given)
+    called = AxisNames.of(axes.axes, given, whole.lengths)
     listed: dict[str, ListedGroups] = {}
     known = {}
     for key, groups in every.items():
-        names = None if groups.pairs else axes.axes(wanted[key])
-        if names is None:
-            along = _axes_crossed(groups.ids, axes, torus, {} if alone else given)
-            names = _list_groups(groups, wanted.get(key), torus, along, listed)
-        known[key] = names
-    sizes = tuple((name, prod(part.size for part in parts)) for name, parts in axes.named)
-    spans = tuple(
-        (name, tuple(part for part in parts if part.dim != SLICES)) for name, parts in axes.named
-    )
-    across = tuple((name, parts) for name, parts in axes.named if parts and parts[0].dim == SLICES)
+        numbers = None if groups.pairs else axes.made_of(wanted[key])
+        if numbers is None:
+            along = _axes_crossed(groups.ids, axes, called, torus, {} if alone else given)
+            known[key] = _list_groups(groups, wanted.get(key), torus, along, listed, called)
+        else:
+            known[key] = tuple(called.names[number] for number in numbers)
+    named = tuple(zip(called.names, axes.axes, strict=True))
+    sizes = tuple((name, axis.size) for name, axis in named)
+    spans = tuple((name, () if axis.across else axis.parts) for name, axis in named)
+    across = tuple((name, axis.parts) for name, axis in named if axis.across)
     pairs = {
-        each.key: _list_slice_pairs(each, across, torus, listed)
+        each.key: _list_slice_pairs(each, across, torus, listed, called)
         for each in sent
         if each.ids.min() >= 0 and each.ids.max() < pod.num_slices
     }
-    return InferredMesh(sizes, Placement(spans, tuple(listed.items())), across, known, pairs)
+    placement = Placement(spans, tuple(listed.items()))
+    return InferredMesh(sizes, placement, across, called.unnamed, known, pairs)
 
 
 def _is_one_slice(every: Iterable[ReplicaGroups], devices: DeviceIds, pod: Slice) -> bool:
@@ -148,12 +154,15 @@ def _list_slice_pairs(
     across: Iterable[tuple[str, Parts]],
     torus: TorusDigits,
     listed: dict[str, ListedGroups],
+    called: AxisNames,
 ) -> tuple[str, ...]:
     """Return the name under which pairs of slices are listed, for any sending devices."""
     along = _slice_axes_crossed(pairs.ids, across)
     ends = np.zeros((*pairs.ids.shape, torus.all_coordinates.shape[1]), dtype=np.intp)
     ends[..., 0] = pairs.ids
-    return (_listed_name(ListedGroups.of(ends, True, along), listed, 2),) if along else ()
+    if not along:
+        return ()
+    return (_listed_name(ListedGroups.of(ends, True, along), listed, 2, called),)
 
 
 def locate_devices(
@@ -202,28 +211,27 @@ def implied_mesh(module_groups: Iterable[ReplicaGroups], count: int) -> tuple[in
         if parts:
             found[parts] += 1
     axes = program_axes(line.lengths, _by_frequency(found))
-    spans = [span for _, parts in axes.named for span in parts]
+    spans = [span for axis in axes.axes for span in axis.parts]
     return tuple(span.size for span in sorted(spans, key=lambda span: -span.stride))
 
 
-def _name_last_axis(axes: ProgramAxes, mesh: Mapping[str, int]) -> ProgramAxes:
-    """Return the axes; if one has no name and the user has one axis left, it takes that name.
+def _give_last_axis(axes: ProgramAxes, mesh: Mapping[str, int]) -> ProgramAxes:
+    """Return the axes; if one is of no user's axis and the user has one left, they are the same.
 
     This occurs where JAX traverses a small slice as one ring: groups over both axes are the same as
-        if
-    the axis were the rest of the torus; those along it alone are listed.
+    if the axis were the rest of the torus; those along it alone are listed.
     """
-    named = [name for name, _ in axes.named]
-    left = [axis for axis, size in mesh.items() if size > 1 and axis not in named]
-    unnamed = [at for at, name in enumerate(named) if name not in mesh]
-    if len(left) != 1 or len(unnamed) != 1:
+    placed = {axis.user for axis in axes.axes}
+    left = [user for user, size in mesh.items() if size > 1 and user not in placed]
+    free = [at for at, axis in enumerate(axes.axes) if axis.user is None]
+    if len(left) != 1 or len(free) != 1:
         return axes
-    name, parts = axes.named[unnamed[0]]
-    if prod(part.size for part in parts) != mesh[left[0]] or name.startswith(DCN_PREFIX):
+    last = axes.axes[free[0]]
+    if last.size != mesh[left[0]] or last.across:
         return axes
-    renamed = list(axes.named)
-    renamed[unnamed[0]] = (left[0], parts)
-    return replace(axes, named=renamed)
+    given = list(axes.axes)
+    given[free[0]] = last._replace(user=left[0])
+    return replace(axes, axes=given)
 
 
 def _by_frequency(counts: Mapping[Parts, int]) -> list[tuple[None, Parts]]:
@@ -240,18 +248,20 @@ def _by_frequency(counts: Mapping[Parts, int]) -> list[tuple[None, Parts]]:
 
 
 def _axes_crossed(
-    ids: Ids, axes: ProgramAxes, torus: TorusDigits, mesh: Mapping[str, int]
+    ids: Ids, axes: ProgramAxes, called: AxisNames, torus: TorusDigits, mesh: Mapping[str, int]
 ) -> tuple[str, ...]:
     """Return the axes along which members of a group differ: the user's own within a slice.
 
     A user's axis need not be part of the torus, as where JAX traverses a small slice as one ring.
     """
-    along = tuple(name for name, own in axes.named if _crosses(ids, own, torus))
-    if not mesh or any(name.startswith(DCN_PREFIX) for name in along):
-        return along
+    crossed = [at for at, axis in enumerate(axes.axes) if _crosses(ids, axis.parts, torus)]
+    if not mesh or any(axes.axes[at].across for at in crossed):
+        return tuple(called.names[at] for at in crossed)
     indices = np.unravel_index(ids, tuple(mesh.values()))
     return tuple(
-        axis for axis, index in zip(mesh, indices, strict=True) if (index != index[:, :1]).any()
+        called.users[user]
+        for user, index in zip(mesh, indices, strict=True)
+        if (index != index[:, :1]).any()
     )
 
 
@@ -261,6 +271,7 @@ def _list_groups(
     torus: TorusDigits,
     along: tuple[str, ...],
     listed: dict[str, ListedGroups],
+    called: AxisNames,
 ) -> tuple[str, ...]:
     """Return the name under which pairs, or groups that no axes make, are listed, if any."""
     if parts is not None:
@@ -273,7 +284,7 @@ def _list_groups(
         found = ListedGroups.of(torus.all_coordinates[ids], groups.pairs, along)
     else:
         return ()
-    return (_listed_name(found, listed, groups.size),)
+    return (_listed_name(found, listed, groups.size, called),)
 
 
 def _crosses(ids: Ids, parts: Parts, torus: TorusDigits) -> bool:
@@ -284,13 +295,15 @@ def _crosses(ids: Ids, parts: Parts, torus: TorusDigits) -> bool:
     return False
 
 
-def _listed_name(found: ListedGroups, listed: dict[str, ListedGroups], size: int) -> str:
-    """Return a name for listed groups, the same for equal groups."""
+def _listed_name(
+    found: ListedGroups, listed: dict[str, ListedGroups], size: int, called: AxisNames
+) -> str:
+    """Return a name for listed groups: the same for equal groups, and that of no axis."""
     known = next((name for name, other in listed.items() if other == found), "")
     if known:
         return known
     kind = "permute" if found.pairs else f"of {size}"
     base = f"{'+'.join(found.along)} {kind}".strip()
-    name = base if base not in listed else f"{base} ({sum(n.startswith(base) for n in listed) + 1})"
+    name = unique_name(base, {*listed, *called.names, *called.users.values()})
     listed[name] = found
     return name

@@ -3,30 +3,51 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
+from typing import NamedTuple
 
 from tpusim.compiler.to_program.torus_digits import SLICES, Parts
-from tpusim.hardware import DCN_PREFIX, DIE, Span
+from tpusim.hardware import DIE, Span
 
 _Cuts = Mapping[int, Sequence[int]]
 """Cuts of each dimension into digits: 1, the strides, the length."""
 
 
+class ProgramAxis(NamedTuple):
+    """Parts of the torus, or of the slices, that always occur together, outermost first.
+
+    user: the axis of the user's mesh that lies on them; None for parts of no such axis.
+    """
+
+    user: str | None
+    parts: Parts
+
+    @property
+    def size(self) -> int:
+        """Devices, or slices, along the axis."""
+        return prod(part.size for part in self.parts)
+
+    @property
+    def across(self) -> bool:
+        """Whether the axis runs across slices."""
+        return any(part.dim == SLICES for part in self.parts)
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramAxes:
-    """The axes of a program: parts that always occur together, outermost first."""
+    """The axes of a program. They are told apart by their numbers: names are for display."""
 
-    named: Sequence[tuple[str, Parts]]
+    axes: Sequence[ProgramAxis]
     cuts: _Cuts
 
-    def axes(self, parts: Parts | None) -> tuple[str, ...] | None:
-        """Return the axes that together are these parts; None if there are none."""
+    def made_of(self, parts: Parts | None) -> tuple[int, ...] | None:
+        """Return the numbers of the axes that together are these parts; None if none are."""
         wanted = None if parts is None else _pieces(parts, self.cuts)
         if wanted is None:
             return None
-        inside = [(name, _pieces(own, self.cuts) or []) for name, own in self.named if own]
-        inside = [(name, own) for name, own in inside if set(own) <= set(wanted)]
-        whole = sum(len(own) for _, own in inside) == len(wanted)
-        return tuple(name for name, _ in inside) if whole else None
+        own = [_pieces(axis.parts, self.cuts) or [] for axis in self.axes]
+        inside = [at for at, pieces in enumerate(own) if pieces and set(pieces) <= set(wanted)]
+        return tuple(inside) if sum(len(own[at]) for at in inside) == len(wanted) else None
 
 
 def program_axes(
@@ -56,8 +77,8 @@ def program_axes(
     left = set(_pieces(whole, cuts) or ())
     left -= {piece for _, own in made for piece in _pieces(own, cuts) or ()}
     made += [(None, [piece]) for piece in sorted(left, key=_outermost_first)]
-    named = [axis for name, own in made for axis in _named_axes(name, merge_spans(own), lengths)]
-    return ProgramAxes(named, cuts)
+    axes = [axis for name, own in made for axis in _split_slices(name, merge_spans(own))]
+    return ProgramAxes(axes, cuts)
 
 
 def _add_cuts(cuts: _Cuts, parts: Iterable[Span]) -> _Cuts | None:
@@ -99,17 +120,11 @@ def _outermost_first(part: Span) -> tuple[bool, int, int]:
     return part.dim == DIE, part.dim, -part.stride
 
 
-def _named_axes(
-    name: str | None, parts: Sequence[Span], lengths: Mapping[int, int]
-) -> Iterator[tuple[str, Parts]]:
-    """Yield an axis on the torus, and its part across slices with the prefix `dcn_`."""
+def _split_slices(user: str | None, parts: Sequence[Span]) -> Iterator[ProgramAxis]:
+    """Yield the part of an axis that runs across slices, and the part on the torus."""
     across = tuple(part for part in parts if part.dim == SLICES)
     inside = tuple(part for part in parts if part.dim != SLICES)
-    plain = None if name is None else name.removeprefix(DCN_PREFIX)
     if across:
-        written = (part._replace(dim=0).written(lengths[SLICES]) for part in across)
-        slices = ",".join("slices" + text.removeprefix("x") for text in written)
-        yield DCN_PREFIX + (plain or slices), across
+        yield ProgramAxis(user, across)
     if inside or not across:
-        texts = ",".join(part.written(lengths[part.dim]) for part in inside)
-        yield plain or texts, inside
+        yield ProgramAxis(user, inside)

@@ -16,23 +16,36 @@ from tpusim.compiler.work.dots import DOT_OPCODES
 
 _JIT_PREFIXES = ("jit(", "pjit(")
 """Prefixes of operation names, which arguments and the compiler's own operations lack."""
-REMAT_SCOPE = "rematted_computation"
-"""JAX's scope of operations that `jax.checkpoint` recomputes."""
+_ARGUMENT = re.compile(r"\w*[\[.]")
+"""Beginning of the name of a leaf of an argument, such as `state[0]['layers/wq']`."""
+REMAT_SCOPES = "checkpoint", "rematted_computation"
+"""JAX's scopes of operations that `jax.checkpoint` recomputes, one in the other."""
+_RECOMPUTED = re.compile(f"(?:^|/){'/'.join(REMAT_SCOPES)}(?:/|$)")
 _EXPORTED = "/call_exported/"
 """JAX's scope of an exported program, which has names of its own."""
-_BACKWARD = "transpose(jvp("
-_FORWARD = "jvp("
-_BACKWARD_KERNEL = re.compile(r"(?:splash|flash)_m[hq]a_(?:bwd|dq|dkv)")
+_BACKWARD = re.compile(r"(?:^|/)(?:\w+\()*transpose\(jvp\(")
+_FORWARD = re.compile(r"(?:^|/)(?:\w+\()*jvp\(")
+_BACKWARD_KERNEL = re.compile(r"/(?:splash|flash)_m[hq]a_(?:bwd|dq|dkv)[^/]*/pallas_call$")
 """Names of kernels of a backward pass: under `jax.checkpoint`, JAX 0.5 puts what a function's own
 gradient (`jax.custom_vjp`) calls into the scope of what is recomputed."""
 _WRAPPED = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint|shard_map)\((.*)\)$")
 _CALLS = ("closed_call", "call_exported", "<unnamed function>")
-_JAX_SCOPES = frozenset(("", "while", "body", "cond", "checkpoint", REMAT_SCOPE, *_CALLS))
+_JAX_SCOPES = frozenset(("", "while", "body", "cond", *REMAT_SCOPES, *_CALLS))
 
 
 def is_training(names: Iterable[str]) -> bool:
     """Return True if any name is that of a backward pass."""
-    return any(_BACKWARD in name for name in names)
+    return any(_is_within(_BACKWARD, name) for name in names)
+
+
+def is_recomputed(name: str) -> bool:
+    """Return True for the name of an operation that `jax.checkpoint` recomputes."""
+    return _is_within(_RECOMPUTED, name)
+
+
+def _is_within(scopes: re.Pattern[str], name: str) -> bool:
+    """Return True if JAX wrote these scopes into a name: whole parts, and of no argument."""
+    return bool(scopes.search(name) and not _ARGUMENT.match(name))
 
 
 def phase_of(name: str, training: bool) -> Phase | None:
@@ -45,11 +58,11 @@ def phase_of(name: str, training: bool) -> Phase | None:
         return None
     if training and _BACKWARD_KERNEL.search(name):
         return Phase.BACKWARD
-    if REMAT_SCOPE in name:
+    if is_recomputed(name):
         return Phase.RECOMPUTE
-    if _BACKWARD in name:
+    if _is_within(_BACKWARD, name):
         return Phase.BACKWARD
-    if _FORWARD in name or not training:
+    if _is_within(_FORWARD, name) or not training:
         return Phase.FORWARD
     return Phase.OPTIMIZER if name.startswith(_JIT_PREFIXES) else None
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from tpusim.compiler.hlo.attributes import frame_number, source_line
@@ -17,6 +17,8 @@ _COMPILING = re.compile(
 """Files that are not the user's: packages, and the callers of the compiler and of modules."""
 _BRIDGE = re.compile(r"[/\\]tpusim[/\\]compiler[/\\]torch_module\.py$")
 """Calls a module of another framework, which alone is the program; what calls it is not."""
+_EXPORTED_CALL = re.compile(r"[/\\]tpusim[/\\]compiler[/\\]exported_call\.py$")
+"""Calls an exported program, which alone is the program, even where it has no lines."""
 _BELOW = ("jax", "jaxlib", "tpusim", "torch", "torchax", "functorch")
 """Packages whose lines say no more than the name of the operation, and those through which modules
 of another framework run."""
@@ -61,9 +63,10 @@ class SourceLocations:
         if at is not None:
             callers = (str(frame) for frame in stack[at + 1 :] if not _is_library(frame.file))
             return SourceLocation(str(stack[at]), self._library(stack[:at]), tuple(callers))
-        if stack:
-            named = (frame for frame in stack if _package(frame.file))
-            return SourceLocation(str(next(named, stack[0])))
+        traced = list(takewhile(lambda frame: not _COMPILING.search(frame.file), stack))
+        if traced:
+            named = (frame for frame in traced if _package(frame.file))
+            return SourceLocation(str(next(named, traced[0])))
         return SourceLocation(_metadata_line(instruction))
 
     def _stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
@@ -89,7 +92,7 @@ class SourceLocations:
 
 def name_and_line(frames: Frames, instruction: Instruction) -> str:
     """Return a label for notes: the instruction's name, and the user's line if it is known."""
-    stack = frames.get(frame_number(instruction), ())
+    stack = _within_bridge(frames.get(frame_number(instruction), ()))
     at = _user_frame(stack)
     line = _metadata_line(instruction) if at is None else str(stack[at])
     return f"{instruction.name} ({line})" if line else instruction.name
@@ -100,7 +103,10 @@ def _user_frame(stack: Sequence[SourceFrame]) -> int | None:
 
 
 def _within_bridge(stack: tuple[SourceFrame, ...]) -> tuple[SourceFrame, ...]:
-    """Return the frames of the module that a bridge calls, or all where there are none."""
+    """Return the frames of what a bridge calls; all where a module of torch has none."""
+    for at, frame in enumerate(stack):
+        if _EXPORTED_CALL.search(frame.file):
+            return stack[:at]
     ends = (at for at, frame in enumerate(stack) if _BRIDGE.search(frame.file))
     return stack[: next(ends, 0)] or stack
 

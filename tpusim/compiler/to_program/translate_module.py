@@ -27,7 +27,7 @@ from tpusim.compiler.to_program.op_metadata import is_training
 from tpusim.compiler.to_program.sends import slice_pairs
 from tpusim.compiler.to_program.walk import ModuleTranslation
 from tpusim.compiler.work.instruction_work import Costs, has_estimates
-from tpusim.hardware import DCN_PREFIX, Placement, Slice, check_mesh
+from tpusim.hardware import Placement, Slice, check_mesh
 from tpusim.program import Barrier, Program, Work
 
 BEFORE_CODE = (
@@ -49,6 +49,7 @@ class TranslatedModule:
     estimated: the model's work and the compiler's cycles of operations that have both, by name.
     padding_flops: FLOPs of taps of convolutions on padding, on all devices, by the name of the
         operation; in its FLOPs if these were asked for.
+    unnamed: axes of the program that are no axes of its mesh, named for what they are on.
     """
 
     program: Program
@@ -59,6 +60,7 @@ class TranslatedModule:
     unknown: Mapping[str, str] = field(default_factory=dict)
     estimated: Mapping[str, tuple[Work, int]] = field(default_factory=dict)
     padding_flops: Mapping[str, float] = field(default_factory=dict)
+    unnamed: tuple[str, ...] = ()
 
 
 def translate_compiled(
@@ -159,10 +161,11 @@ def translate_module(
         unknown=walk.unknown,
         estimated=walk.estimated,
         padding_flops=walk.padding_flops,
+        unnamed=inferred.unnamed,
     )
 
 
 def _slice_barrier(mesh: InferredMesh) -> tuple[Barrier, ...]:
     """Return the barrier at which the slices wait for the slowest of them, once per step."""
-    across = tuple(name for name, size in mesh.axes if name.startswith(DCN_PREFIX) and size > 1)
+    across = mesh.axes_across(None)
     return (Barrier(name="slices", phase=Phase.BACKWARD, axes=across),) if across else ()

@@ -231,6 +231,7 @@ class _ComputationTranslation:
                 bytes=movement.bytes,
                 padded=movement.padded,
                 dtype=movement.dtype,
+                tensor=movement.tensor,
                 mode=Mode.SYNC if sync else Mode.ASYNC,
                 algorithm=movement.algorithm or (self._unnoted(movement, axes) if sync else ""),
                 hbm=movement.hbm,

@@ -58,8 +58,8 @@ def kernel_work(
     that of the work in its body. If that cannot be read, it takes the time of its operands and
     results and is not understood.
     """
-    name = f"{instruction.name} {op_name(instruction)}".lower()
-    if "paged" in name and "attention" in name:
+    name = kernel_names(instruction)
+    if _PAGED_KERNEL.search(name):
         work = paged_attention(operands, read, written, 0 if "ragged" in name else 1)
         return KernelWork(
             work, useful_flops(instruction, work), "paged attention: caches taken as full"
@@ -78,8 +78,24 @@ def kernel_work(
     )
 
 
-_GROUPED_KERNEL = re.compile(r"\bt?gmm|ragged[-_]dot(?!-metadata)")
-_BACKWARD_KERNEL = re.compile(r"flash_m[hq]a_bwd|flash_attention.*_(dq|dkv)")
+def kernel_names(instruction: Instruction) -> str:
+    """Return the names of a kernel itself: the compiler's, its primitive's, and its author's.
+
+    Functions and layers around it are not among them, as their names say nothing of the kernel.
+    """
+    parts = op_name(instruction).split("/")
+    own = parts[-2:] if parts[-1] == _KERNEL_CALL else parts[-1:]
+    return " ".join((instruction.name, *own)).lower()
+
+
+_KERNEL_CALL = "pallas_call"
+"""JAX's name of a kernel's call, after the name that its author gave it."""
+_PAGED_KERNEL = re.compile(r"\b(?:ragged_)?paged_(?:flash_)?attention")
+_GROUPED_KERNEL = re.compile(r"\bt?gmm(?![a-z])|\bragged[-_]dot(?!-metadata)")
+SPLASH_KERNEL = re.compile(r"\bsplash_m[hq]a")
+_FLASH_KERNEL = re.compile(r"\bflash_(?:m[hq]a|attention)")
+_BACKWARD_KERNEL = re.compile(r"\bflash_m[hq]a_bwd|\bflash_attention.*_(dq|dkv)")
+"""Names of JAX's kernels, from their beginnings on."""
 
 
 def _mask(
@@ -88,12 +104,12 @@ def _mask(
     """Return the mask of an attention kernel; None for other kernels."""
     if len(float_arrays(operands)) < 3:
         return None
-    if "splash" in name:
+    if SPLASH_KERNEL.search(name):
         return splash_mask(operands)
     if _BACKWARD_KERNEL.search(name):
         return _forward_mask(module)
     found = flash_mask(*_estimate(instruction), operands)
-    return found or (ASSUMED_MASK if "flash" in name else None)
+    return found or (ASSUMED_MASK if _FLASH_KERNEL.search(name) else None)
 
 
 def _forward_mask(module: HloModule) -> KernelMask:

@@ -1,4 +1,4 @@
-"""Muon, and optimizers that leave frozen weights as they are."""
+"""Muon, and Adam for the weights that it leaves out."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from tpusim.export.jax_library.layers import Array, Weights, shard
-from tpusim.export.jax_library.step_constants import FROZEN, MATRICES, MATRIX_SPECS
+from tpusim.export.jax_library.layers import Array, shard
+from tpusim.export.jax_library.step_constants import MATRICES, MATRIX_SPECS
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients of kellerjordan.github.io/posts/muon
 
@@ -84,21 +84,3 @@ def orthogonal(update: Array, shape: tuple[int, ...], specs: tuple[P, ...]) -> A
         x = shard(x, spec)
     x = jnp.swapaxes(x, -2, -1) if transposed else x
     return 0.2 * max(shape[-2:]) ** 0.5 * x.reshape(update.shape)
-
-
-def trained(weights: Weights) -> Weights:
-    """Return weights without those that are frozen."""
-    if not isinstance(weights, dict):
-        return weights
-    return {name: weight for name, weight in weights.items() if name not in FROZEN}
-
-
-def without_frozen(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return an optimizer that leaves frozen weights as they are, and has no state of them."""
-
-    def update(grads: Weights, state: Any, params: Weights) -> tuple[Weights, Any]:
-        updates, state = optimizer.update(trained(grads), state, trained(params))
-        zeros = {name: jax.tree.map(jnp.zeros_like, params[name]) for name in FROZEN}
-        return {**updates, **zeros}, state
-
-    return optax.GradientTransformation(lambda params: optimizer.init(trained(params)), update)

@@ -7,8 +7,8 @@ from typing import Any
 
 from tpusim.base.errors import ModelError, TpusimError
 from tpusim.models.hf.families import HfFamily
-from tpusim.models.hf.json_file import find, read, shown
-from tpusim.models.hf.recognise import family_of
+from tpusim.models.hf.json_file import as_boolean, find, read, shown
+from tpusim.models.hf.recognise import TEXT_PARTS, family_of
 
 LARGEST_DIMENSION = 10**9
 
@@ -20,18 +20,20 @@ class HfConfig:
     where: the words that name it in messages.
     family: the family that it belongs to.
     table: all of its keys.
-    dims: the part with the dimensions, which is `table` itself or its `text_config`.
+    dims: the part with the dimensions, which is `table` itself or one of its `TEXT_PARTS`.
+    part: the key of that part; empty for `table`.
     """
 
     where: str
     family: HfFamily
     table: Mapping[str, Any]
     dims: Mapping[str, Any]
+    part: str = ""
 
     @property
     def nested(self) -> bool:
         """True if the dimensions are in a part of their own."""
-        return self.dims is not self.table
+        return bool(self.part)
 
     def value(self, key: str) -> Any:
         """Return the value of a key, or its default; None if it has neither."""
@@ -59,22 +61,23 @@ class HfConfig:
         written = self.value(key) is not None if "." in key else key in self.dims
         if not written and not (self.nested and key in self.family.defaults):
             raise self.fault(f"{self._named(key)} is missing; {_whole(1)}")
-        return self._whole(key, self.value(key))
+        return self.whole(key, self.value(key))
 
     def count(self, key: str, least: int = 1) -> int | None:
         """Return a number that may be null or missing."""
         value = self.value(key)
-        return None if value is None else self._whole(key, value, least)
+        return None if value is None else self.whole(key, value, least)
 
     def needed(self, key: str, least: int = 1) -> int:
         """Return a number that may be missing only where the family's class has a default."""
         if self.value(key) is None:
             raise self.fault(f"{self._named(key)} is missing; {_whole(least)}")
-        return self._whole(key, self.value(key), least)
+        return self.whole(key, self.value(key), least)
 
     def flag(self, key: str) -> bool:
         """Return a key that is true or false."""
         value = self.value(key)
+        value = as_boolean(value)
         if not isinstance(value, bool):
             raise self.fault(f"{self._named(key)} is {shown(value)}; write true or false")
         return value
@@ -83,7 +86,10 @@ class HfConfig:
         """Return the error that says `sentence` about this config."""
         return ModelError(f"{self.where}: {sentence}")
 
-    def _whole(self, key: str, value: object, least: int = 1) -> int:
+    def whole(self, key: str, value: object, least: int = 1) -> int:
+        """Return the value of a key as a whole number; of a list, that of all layers."""
+        if isinstance(value, list) and value:
+            value = self._alike(key, value)
         if (
             not isinstance(value, int)
             or isinstance(value, bool)
@@ -92,8 +98,25 @@ class HfConfig:
             raise self.fault(f"{self._named(key)} is {shown(value)}; {_whole(least)}")
         return value
 
+    def _alike(self, key: str, values: list[Any]) -> Any:
+        """Return the value that a list gives for each layer, which all must have."""
+        layers = self.value(self.family.sizes["layers"])
+        if len(values) != layers:
+            raise self.fault(
+                f"{self._named(key)} is {shown(values)}; write one number, or one for each of the "
+                f"{shown(layers)} layers"
+            )
+        at = next((i for i, value in enumerate(values) if value != values[0]), None)
+        if at is not None:
+            raise self.fault(
+                f"{self._named(key)} is {shown(values[0])} in layer 0 and {shown(values[at])} in "
+                f"layer {at}; layers that differ in it cannot be simulated, so write one number "
+                "for all"
+            )
+        return values[0]
+
     def _named(self, key: str) -> str:
-        return f"text_config.{key}" if self.nested else key
+        return f"{self.part}.{key}" if self.part else key
 
 
 def _whole(least: int) -> str:
@@ -109,11 +132,12 @@ def config_of(given: str | Path | Mapping[str, Any]) -> HfConfig:
 
 
 def _config(where: str, table: Mapping[str, Any]) -> HfConfig:
-    dims = table.get("text_config", table)
+    part = next((key for key in TEXT_PARTS if key in table), "")
+    dims = table[part] if part else table
     if not isinstance(dims, Mapping):
-        raise ModelError(f"{where}: text_config is {shown(dims)}; write an object of keys")
-    family = family_of(where, table, {**table, **dims})
-    if dims is table:
+        raise ModelError(f"{where}: {part} is {shown(dims)}; write an object of keys")
+    family = family_of(where, table, part)
+    if not part:
         older = {now: table[key] for key, now in family.older.items() if key in table}
         table = dims = {**older, **table}
-    return HfConfig(where, family, table, dims)
+    return HfConfig(where, family, table, dims, part)

@@ -116,11 +116,29 @@ def _layer(config: HfConfig) -> dict[str, Any]:
 
 def _sizes(config: HfConfig) -> dict[str, int]:
     keys = config.family.sizes
+    by_layer = _mlp_by_layer(config)
+    if by_layer:
+        return {name: config.size(key) for name, key in keys.items() if name != "mlp"} | by_layer
     wide = config.family.four_embed
     sizes = {name: config.size(key) for name, key in keys.items() if not (wide and name == "mlp")}
     if wide:
         sizes["mlp"] = (config.count(keys["mlp"]) if "mlp" in keys else None) or 4 * sizes["embed"]
     return sizes
+
+
+def _mlp_by_layer(config: HfConfig) -> dict[str, int]:
+    """Return the widths of the MLP where the last layers have another one; empty otherwise."""
+    key = config.family.sizes.get("mlp", "")
+    widths = config.value(key) if key else None
+    if config.family.experts or not isinstance(widths, list) or not widths:
+        return {}
+    first = next((i for i, width in enumerate(widths) if width != widths[0]), 0)
+    if not first or len(widths) != config.size(config.family.sizes["layers"]):
+        return {}
+    if widths[first:] != [widths[-1]] * (len(widths) - first):
+        return {}
+    mlp, last = (config.whole(key, width) for width in (widths[0], widths[-1]))
+    return {"mlp": mlp, "wide_mlp": last, "wide_layers": len(widths) - first}
 
 
 def _activation(config: HfConfig) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The family of a config, or the reason that it cannot be simulated."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpusim.base.errors import ModelError
+from tpusim.base.model_names import misspelt
 from tpusim.models.hf.families import (
     OPTIONAL_FEATURES,
     HfFamily,
@@ -14,23 +14,26 @@ from tpusim.models.hf.families import (
     features,
     refused_as,
 )
-from tpusim.models.hf.json_file import shown
+from tpusim.models.hf.json_file import as_boolean, shown
+
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Keys of the part of a config that has the language model, among an encoder of images or sound."""
 
 _CROSS = "attention over another sequence"
-_NEAR = 0.85
-"""Similarity of a misspelt architecture; those that merely end alike are less similar."""
-
 _INACTIVE = (None, False, 0, 1, "absolute", "vision")
 """Values with which the keys of features have no effect: one expert is an MLP, and tokens of images
 alone may attend in both directions."""
 
 
-def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> HfFamily:
+def family_of(where: str, table: Mapping[str, Any], part: str = "") -> HfFamily:
     """Return the family that `architectures` and `model_type` of a config name.
+
+    That is of its language model: a model that reads images or sound besides, and is of no family
+    itself, is the one that its part names.
 
     where: the words that name the config in messages.
     table: its keys.
-    keys: its keys, with those of its parts.
+    part: the key of the part that has the language model; empty for none.
 
     Raise ModelError if the family is unknown or cannot be simulated yet, if the two disagree, and
     if keys ask for a feature that the family does not have.
@@ -40,9 +43,14 @@ def family_of(where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> 
         raise ModelError(
             f"{where}: neither architectures nor model_type says what the model is; {_known()}"
         )
+    own_keys = keys = {**table, **table[part]} if part else table
+    if part and _named(name, kind) is None and not any(refused_as(name, kind)):
+        own = _architecture(where, table[part]), _type(where, table[part])
+        if any(own):
+            where, (name, kind), own_keys = f"{where}: {part}", own, table[part]
     _refuse(where, name, kind, keys)
-    family = _family(where, name, kind, keys)
-    _check_understood(where, family, keys)
+    family = _family(where, name, kind, own_keys)
+    _check_understood(where, family, own_keys)
     return family
 
 
@@ -112,7 +120,8 @@ def _requested(
     """Yield the features that the keys ask for, each with its key."""
     for what, names in asking.items():
         for key in names:
-            if keys.get(key) is True or keys.get(key) not in _INACTIVE:
+            value = as_boolean(keys.get(key))
+            if value is True or value not in _INACTIVE:
                 yield what, key
 
 
@@ -136,11 +145,28 @@ def _check_understood(where: str, family: HfFamily, keys: Mapping[str, Any]) -> 
             )
 
 
+def _misspelt(name: str, known: Iterable[str]) -> list[str]:
+    """Return the class or type that is meant, by what is before its task (`ForCausalLM`)."""
+    head, task = _head(name)
+    heads = {_head(other)[0]: other for other in known if _head(other)[1] == task}
+    return [heads[near] for near in misspelt(head, heads)][:1]
+
+
+def _head(name: str) -> tuple[str, str]:
+    """Return the name of a class without its task, and the task.
+
+    >>> _head("LlamaForCausalLM")
+    ('Llama', 'ForCausalLM')
+    """
+    head, mark, task = name.partition("For")
+    return head, mark + task
+
+
 def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> HfFamily:
     family = _named(name, kind)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
-        near = get_close_matches(name or kind or "", by_class() if name else by_type(), 1, _NEAR)
+        near = _misspelt(name or kind or "", by_class() if name else by_type())
         if not near and (reads := _reads(kind or "", keys)):
             raise ModelError(
                 f"{where}: the {said} is no language model of a known family, as it reads "
@@ -152,7 +178,8 @@ def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
             for what, key in _requested(OPTIONAL_FEATURES, keys)
         ]
         of = f", and so how it means its {' and '.join(asks)}" if asks else ""
-        raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{_known()}")
+        own = "" if near else "; if its layers are those of one, write that one's names"
+        raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{_known()}{own}")
     if kind is not None and kind not in family.types:
         raise ModelError(
             f"{where}: architectures says {name} and model_type {kind!r}; write "

@@ -11,8 +11,11 @@ from tpusim.graph import (
     REPEAT,
     Attention,
     GraphWriter,
+    Heads,
     Pointwise,
     Tensor,
+    Tokens,
+    checked_piece,
     function,
     renamed,
 )
@@ -41,7 +44,7 @@ class AttentionForm:
     bias: projections of queries, keys and values have one.
     out_bias: so has the projection of the result.
     keys_as_values: one projection makes keys and values.
-    fused_qkv: one projection makes queries, keys and values, which have as many heads.
+    fused_qkv: one projection makes queries, keys and values.
     dropout: probabilities are dropped, where attention is not a kernel (kernels have none).
     """
 
@@ -60,12 +63,13 @@ class AttentionForm:
     dropout: bool = False
 
 
+@checked_piece
 def attention(
     w: GraphWriter,
-    x: Tensor,
+    x: Tokens,
     form: AttentionForm | None = None,
     *,
-    memory: Tensor | None = None,
+    memory: Tokens | None = None,
     out: str = "out",
 ) -> Tensor:
     """Write multi-head attention with its four projections; return its result, [..., embed].
@@ -84,27 +88,31 @@ def attention(
     return attend(w, q, k, v, form, x.dims[-1], out)
 
 
+@checked_piece
 def attend(
-    w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm, embed: str, out: str
+    w: GraphWriter, q: Heads, k: Heads, v: Heads, form: AttentionForm, embed: str, out: str
 ) -> Tensor:
     """Write attention of given queries, keys and values, and its output projection to `embed`."""
     return projected(w, seen(w, q, k, v, form), embed, form, out)
 
 
-def seen(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -> Tensor:
+@checked_piece
+def seen(w: GraphWriter, q: Heads, k: Heads, v: Heads, form: AttentionForm) -> Tensor:
     """Write what each head of the queries sees of the values, [batch, sequence, heads, width]."""
     return (_flash if form.fused else _dot)(w, q, k, v, form)
 
 
-def projected(w: GraphWriter, x: Tensor, embed: str, form: AttentionForm, out: str) -> Tensor:
+@checked_piece
+def projected(w: GraphWriter, x: Heads, embed: str, form: AttentionForm, out: str) -> Tensor:
     """Write the output projection of all heads to `embed`."""
     weight = w.weight("wo", *x.dims[2:], embed)
     made = w.einsum("wo", x, weight, w.tensor(out, (*x.dims[:2], embed)))
     return biased(w, "wo", made) if form.out_bias else made
 
 
+@checked_piece
 def projections(
-    w: GraphWriter, x: Tensor, memory: Tensor, form: AttentionForm
+    w: GraphWriter, x: Tokens, memory: Tokens, form: AttentionForm
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write what makes queries, keys and values for the kernel, and return those three."""
     kv_heads = _kv_heads(w)
@@ -123,6 +131,9 @@ def _seen_of_one(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor:
 
     A kernel's operands are copied out of the product; whatever else reads a part takes a slice.
     """
+    if _kv_heads(w) != w.dim("heads"):
+        q, k, v = _grouped_parts(w, x, _kv_heads(w), form)
+        return seen(w, _prepared(w, "q", q, form), _prepared(w, "k", k, form), v, form)
     w.size(qkv=len("qkv"))
     made = w.dense("wqkv", x, "qkv", "heads", "head_dim", out="qkv")
     if form.bias:
@@ -135,6 +146,30 @@ def _seen_of_one(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor:
     q, k, v = parts = tuple(w.tensor(name, dims) for name in "qkv")
     w.write(Pointwise(f"{w.prefix}qkv_parts", (made,), parts, 0.0, keeps="", function=PARTS))
     return seen(w, _prepared(w, "q", q, form), _prepared(w, "k", k, form), v, form)
+
+
+def _grouped_parts(
+    w: GraphWriter, x: Tensor, kv_heads: str, form: AttentionForm
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the one projection of grouped queries, and return queries, keys and values.
+
+    Each head of keys and values lies behind the queries that share it, so a device that has whole
+    groups takes its parts of the product where they are.
+    """
+    group = w.extent("heads") // w.extent(kv_heads)
+    w.size(q_group=group, qkv_group=group + 2)
+    made = w.dense("wqkv", x, kv_heads, "qkv_group", "head_dim", out="qkv")
+    if form.bias:
+        made = biased(w, "wqkv", made, *made.dims[-3:])
+    *tokens, width = made.dims[:3] + made.dims[4:]
+    parts = (
+        w.tensor("q_groups", (*tokens, "q_group", width)),
+        *(w.tensor(name, (*tokens, width)) for name in "kv"),
+    )
+    of = function("group_parts")
+    w.write(Pointwise(f"{w.prefix}qkv_parts", (made,), parts, 0.0, keeps="", function=of))
+    q = w.reshape("q", parts[0], (*made.dims[:2], "heads", "head_dim"))
+    return q, parts[1], parts[2]
 
 
 def _kv_heads(w: GraphWriter) -> str:
@@ -155,6 +190,7 @@ def _prepared(w: GraphWriter, name: str, t: Tensor, form: AttentionForm) -> Tens
     return rotary(w, f"{name}_rotary", t, "head_dim") if form.rotary else t
 
 
+@checked_piece
 def rotary(w: GraphWriter, name: str, t: Tensor, width: str) -> Tensor:
     """Write the rotation of queries or keys by their position, over the dimension `width`."""
     turn = function("rotary", width=w.dim(width))
@@ -256,7 +292,8 @@ def _repeated(w: GraphWriter, q: Tensor, t: Tensor) -> Tensor:
     )
 
 
-def relative_attention(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor:
+@checked_piece
+def relative_attention(w: GraphWriter, x: Tokens, form: AttentionForm) -> Tensor:
     """Write attention whose scores are of contents and of distances; return [..., embed].
 
     Dai et al., arXiv:1901.02860, section 3.3: a second matmul of the queries, with a projection of

@@ -1,8 +1,9 @@
 """Learnt terms that are added to activations, biases and positions, and matmuls with a bias."""
 
-from tpusim.graph import GraphWriter, Tensor, function
+from tpusim.graph import GraphWriter, Ids, Tensor, Tokens, Vectors, checked_piece, function
 
 
+@checked_piece
 def biased(w: GraphWriter, name: str, x: Tensor, *dims: str) -> Tensor:
     """Write the sum of `x` and a bias, `{name}_bias`.
 
@@ -11,17 +12,20 @@ def biased(w: GraphWriter, name: str, x: Tensor, *dims: str) -> Tensor:
     return w.add(f"{name}_biased", x, w.weight(f"{name}_bias", *(dims or x.dims[-1:])))
 
 
-def linear(w: GraphWriter, name: str, x: Tensor, dim: str) -> Tensor:
+@checked_piece
+def linear(w: GraphWriter, name: str, x: Vectors, dim: str) -> Tensor:
     """Write the product of `x` with a weight that replaces its last dimension, and a bias."""
     return biased(w, name, w.dense(name, x, dim))
 
 
-def learnt_positions(w: GraphWriter, x: Tensor) -> Tensor:
+@checked_piece
+def learnt_positions(w: GraphWriter, x: Tokens) -> Tensor:
     """Write the sum of [batch, sequence, embed] and a learnt vector for each position."""
     return w.add("positioned", x, w.weight("positions", *x.dims[1:]))
 
 
-def first_positions(w: GraphWriter, x: Tensor, dim: str) -> Tensor:
+@checked_piece
+def first_positions(w: GraphWriter, x: Tokens, dim: str) -> Tensor:
     """Write the sum of [batch, sequence, embed] and the first rows of a table of positions.
 
     dim: the positions of the table, of which a sequence may have fewer.
@@ -34,7 +38,8 @@ def first_positions(w: GraphWriter, x: Tensor, dim: str) -> Tensor:
     return w.add("positioned", x, rows)
 
 
-def segmented(w: GraphWriter, x: Tensor, ids: Tensor, dim: str) -> Tensor:
+@checked_piece
+def segmented(w: GraphWriter, x: Tokens, ids: Ids, dim: str) -> Tensor:
     """Write the sum of [batch, sequence, embed] and a learnt vector for the segment of each token.
 
     They are found by a matmul with a mask, as there are few of them (google-research/bert,

@@ -13,11 +13,16 @@ from tpusim.graph import (
     INPUT,
     Convolution,
     ConvolutionWindow,
+    Count,
     GraphWriter,
+    Natural,
     Padding,
     Pool,
+    Positions,
     Tensor,
     TensorRole,
+    Vectors,
+    checked_piece,
     function,
     part_of,
     renamed,
@@ -27,25 +32,27 @@ from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import NORM_FLOPS
 
 
-def channels(w: GraphWriter, count: int) -> str:
+@checked_piece
+def channels(w: GraphWriter, count: Count) -> str:
     """Declare so many channels, and return the dimension: `64.channels`."""
     dim = f"{count}.channels"
     w.sizes[dim] = count
     return dim
 
 
+@checked_piece
 def convolution(
     w: GraphWriter,
     name: str,
-    x: Tensor,
-    out_channels: int,
-    taps: Sequence[int],
+    x: Positions,
+    out_channels: Count,
+    taps: Sequence[Count],
     *,
-    stride: int = 1,
-    dilation: int = 1,
-    up: int = 1,
+    stride: Count = 1,
+    dilation: Count = 1,
+    up: Count = 1,
     padding: Padding = "same",
-    groups: int = 1,
+    groups: Count = 1,
     kernel: str = "",
 ) -> Tensor:
     """Write a convolution without bias, and return its result.
@@ -105,7 +112,8 @@ def _window(
     return replace(window, out_dim=resized(w, dim, size))
 
 
-def resized(w: GraphWriter, dim: str, size: int) -> str:
+@checked_piece
+def resized(w: GraphWriter, dim: str, size: Count) -> str:
     """Declare the positions of `dim` at another size, and return their name: `height/2`.
 
     A size that does not divide the whole is written out: `height/7of224`.
@@ -119,23 +127,24 @@ def resized(w: GraphWriter, dim: str, size: int) -> str:
     return made
 
 
-def concatenated(w: GraphWriter, name: str, *parts: Tensor) -> Tensor:
+@checked_piece
+def concatenated(w: GraphWriter, name: str, first: Vectors, *others: Vectors) -> Tensor:
     """Write the channels of tensors of equal positions side by side."""
-    first, *others = parts
     shaped = (first, *(part.view((*first.dims[:-1], part.dims[-1])) for part in others))
-    count = channels(w, sum(w.sizes[part.dims[-1]] for part in parts))
+    count = channels(w, sum(w.sizes[part.dims[-1]] for part in (first, *others)))
     dims = (*first.dims[:-1], count)
     return w.pointwise(
         name, shaped, dims, 0.0, keeps="", alone=True, function=function("side_by_side")
     )
 
 
+@checked_piece
 def pool(
     w: GraphWriter,
     name: str,
-    x: Tensor,
-    taps: int,
-    stride: int,
+    x: Positions,
+    taps: Count,
+    stride: Count,
     *,
     maximum: bool = True,
     padding: Padding = "same",
@@ -148,7 +157,8 @@ def pool(
     return out
 
 
-def upsample(w: GraphWriter, name: str, x: Tensor, factor: int = 2) -> Tensor:
+@checked_piece
+def upsample(w: GraphWriter, name: str, x: Positions, factor: Count = 2) -> Tensor:
     """Write the repetition of each position `factor` times in each dimension."""
     pairs = tuple((dim, resized(w, dim, w.sizes[dim] * factor)) for dim in x.dims[1:-1])
     dims = (x.dims[0], *(wide for _, wide in pairs), x.dims[-1])
@@ -156,14 +166,16 @@ def upsample(w: GraphWriter, name: str, x: Tensor, factor: int = 2) -> Tensor:
     return w.pointwise(name, (x,), dims, 1.0, keeps="", repeats=pairs, alone=True, function=of)
 
 
-def mean_of_positions(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+@checked_piece
+def mean_of_positions(w: GraphWriter, name: str, x: Positions) -> Tensor:
     """Write the mean over all positions; return [batch, channels]."""
     dims = (x.dims[0], x.dims[-1])
     of = function("mean_of_positions")
     return w.pointwise(name, (x,), dims, 1.0, over=x.dims[1:-1], keeps="", function=of)
 
 
-def batch_norm(w: GraphWriter, name: str, x: Tensor, group: int = 0) -> Tensor:
+@checked_piece
+def batch_norm(w: GraphWriter, name: str, x: Vectors, group: Natural = 0) -> Tensor:
     """Write a normalisation over examples and positions, with scale and shift of each channel.
 
     Its mean and variance are of all examples of the step (Ioffe and Szegedy, arXiv:1502.03167), or
@@ -175,7 +187,8 @@ def batch_norm(w: GraphWriter, name: str, x: Tensor, group: int = 0) -> Tensor:
     return _normalised(w, name, x, x.dims[:-1], group=group)
 
 
-def device_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+@checked_piece
+def device_norm(w: GraphWriter, name: str, x: Vectors) -> Tensor:
     """Write a batch norm whose mean and variance are of the examples of one device.
 
     No sums cross devices; the gradients of scale and shift are reduced as those of all weights.
@@ -183,12 +196,14 @@ def device_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     return _normalised(w, name, x, x.dims[:-1], on_device=True)
 
 
+@checked_piece
 def frozen_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write a scale and a shift of each channel that are not trained, as of a frozen batch norm."""
     return w.pointwise(name, (x,), x.dims, 2.0, keeps="", function=function("frozen_norm"))
 
 
-def instance_norm(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+@checked_piece
+def instance_norm(w: GraphWriter, name: str, x: Positions) -> Tensor:
     """Write a normalisation over the positions of each example, with scale and shift.
 
     A group norm costs the same: its statistics are of several channels instead of one.
@@ -221,6 +236,7 @@ def _normalised(
     )
 
 
+@checked_piece
 def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
     """Write the rectifier of `x`, or of its sum with other tensors (a residual connection)."""
     summed = w.add(f"{name}_sum", x, *terms) if terms else x
@@ -236,17 +252,20 @@ def relu(w: GraphWriter, name: str, x: Tensor, *terms: Tensor) -> Tensor:
     )
 
 
+@checked_piece
 def silu(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write x times its sigmoid."""
     return activate(w, "silu", (x,), name, f"{name}_")
 
 
-def normed(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+@checked_piece
+def normed(w: GraphWriter, name: str, x: Positions) -> Tensor:
     """Write a group norm and `silu` of its result, as before the convolutions of diffusion nets."""
     return silu(w, f"{name}_silu", instance_norm(w, name, x))
 
 
-def images(w: GraphWriter, name: str, count: int, **positions: int) -> Tensor:
+@checked_piece
+def images(w: GraphWriter, name: str, count: Count, **positions: int) -> Tensor:
     """Declare the positions, and return the input of that name: [batch, positions..., channels]."""
     w.size(**positions)
     dims = ("batch", *map(w.dim, positions), channels(w, count))

@@ -1,6 +1,6 @@
 """Dropout: elements that training sets to zero at random."""
 
-from tpusim.graph import GraphWriter, Tensor
+from tpusim.graph import GraphWriter, Tensor, checked_piece
 
 RANDOM = "u32"
 """Dtype of the random numbers: XLA's `RngBitGenerator` draws 32 bits for an element."""
@@ -9,6 +9,7 @@ DROPOUT_FLOPS = 3.0
 """Comparison, selection and scale; see `mlp.ACTIVATION_FLOPS`."""
 
 
+@checked_piece
 def dropout(w: GraphWriter, name: str, x: Tensor) -> Tensor:
     """Write dropout of a tensor; return it with the elements that are left.
 

@@ -1,12 +1,13 @@
 """Embeddings of tokens: those of the model, and those that each layer has of its own."""
 
-from tpusim.graph import Gather, GraphWriter, Tensor, TensorRole
+from tpusim.graph import Gather, GraphWriter, Ids, Table, Tensor, TensorRole, Tokens, checked_piece
 from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import norm
 
 
+@checked_piece
 def embedding(
-    w: GraphWriter, ids: Tensor, table: Tensor | None = None, *, out: str = "embedded"
+    w: GraphWriter, ids: Tensor, table: Table | None = None, *, out: str = "embedded"
 ) -> tuple[Tensor, Tensor]:
     """Write the lookup of token embeddings; return the rows, [*ids, embed], and the table.
 
@@ -20,7 +21,8 @@ def embedding(
     return rows, table
 
 
-def layer_embedding(w: GraphWriter, x: Tensor, ids: Tensor, embedded: Tensor) -> Tensor:
+@checked_piece
+def layer_embedding(w: GraphWriter, x: Tokens, ids: Ids, embedded: Tokens) -> Tensor:
     """Write what the tokens themselves add to the result of a layer, and return it.
 
     Each layer looks the tokens up in a table of its own, [vocab, layer_embed], and adds a

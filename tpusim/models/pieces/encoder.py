@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tpusim.graph import GraphWriter, Tensor, function
+from tpusim.graph import Count, Features, GraphWriter, Tensor, Tokens, checked_piece, function
 from tpusim.models.pieces.attention import AttentionForm, attention
 from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.mlp import mlp
@@ -32,7 +32,8 @@ class EncoderForm:
     scanned: bool = True
 
 
-def encoder(w: GraphWriter, x: Tensor, layers: int, form: EncoderForm) -> Tensor:
+@checked_piece
+def encoder(w: GraphWriter, x: Tokens, layers: Count, form: EncoderForm) -> Tensor:
     """Write layers of attention and MLP, each after a norm, and return their result.
 
     Dosovitskiy et al., arXiv:2010.11929, equations 2 and 3; parallel layers are those of Dehghani
@@ -59,13 +60,15 @@ def encoder(w: GraphWriter, x: Tensor, layers: int, form: EncoderForm) -> Tensor
     return x
 
 
-def position(w: GraphWriter, name: str, x: Tensor, *, last: bool = False) -> Tensor:
+@checked_piece
+def position(w: GraphWriter, name: str, x: Tokens, *, last: bool = False) -> Tensor:
     """Write the choice of the first or last position of [batch, sequence, embed]."""
     of = function("position", index=-1 if last else 0)
     return w.pointwise(name, (x,), (x.dims[0], x.dims[-1]), 0.0, keeps="", alone=True, function=of)
 
 
-def representation(w: GraphWriter, x: Tensor) -> Tensor:
+@checked_piece
+def representation(w: GraphWriter, x: Features) -> Tensor:
     """Write a layer with tanh, as between the features of an example and its classifier.
 
     x: [batch, embed].
@@ -77,7 +80,8 @@ def representation(w: GraphWriter, x: Tensor) -> Tensor:
     )
 
 
-def probe_pool(w: GraphWriter, x: Tensor) -> Tensor:
+@checked_piece
+def probe_pool(w: GraphWriter, x: Tokens) -> Tensor:
     """Write attention with one learnt query, and an MLP; return [batch, embed].
 
     The head of Zhai et al., arXiv:2106.04560, section 3.2: `MAPHead` of big_vision's `vit.py`.

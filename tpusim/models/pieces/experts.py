@@ -12,7 +12,15 @@ from fractions import Fraction
 from math import ceil
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import GraphWriter, Pointwise, Tensor, TokenRouting, function
+from tpusim.graph import (
+    GraphWriter,
+    Pointwise,
+    Tensor,
+    TokenRouting,
+    Tokens,
+    checked_piece,
+    function,
+)
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces.mlp import ExpertMlp, mlp
 
@@ -121,9 +129,10 @@ EVEN = ExpertRouting()
 """Tokens sorted by their experts, without a capacity."""
 
 
+@checked_piece
 def experts(
     w: GraphWriter,
-    x: Tensor,
+    x: Tokens,
     routing: ExpertRouting = EVEN,
     *,
     activation: str = "silu",
@@ -160,7 +169,8 @@ def share_of_slots(slots: int, seq_len: int, experts: int, choices: int) -> Frac
     return min(Fraction(1), Fraction(seq_len * choices, experts * slots))
 
 
-def gated_by_token(w: GraphWriter, x: Tensor, made: Tensor) -> Tensor:
+@checked_piece
+def gated_by_token(w: GraphWriter, x: Tokens, made: Tokens) -> Tensor:
     """Write the product of the shared experts' result with a gate of each token, and return it.
 
     x, made: [batch, sequence, embed]; the gate is the sigmoid of a product of `x` with one column.

@@ -7,7 +7,17 @@ Xie, arXiv:2212.09748, section 3.2.
 from collections.abc import Sequence
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import GraphWriter, Pointwise, Tensor, function
+from tpusim.graph import (
+    Count,
+    GraphWriter,
+    Joinable,
+    Natural,
+    Pointwise,
+    Tensor,
+    Vectors,
+    checked_piece,
+    function,
+)
 from tpusim.models.pieces.bias import linear
 from tpusim.models.pieces.norms import NORM_FLOPS
 
@@ -15,7 +25,8 @@ MODULATION_FLOPS = 2.0
 """Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
 
 
-def joined(w: GraphWriter, name: str, parts: Sequence[Tensor], dim: str) -> Tensor:
+@checked_piece
+def joined(w: GraphWriter, name: str, parts: Sequence[Joinable], dim: str) -> Tensor:
     """Write tensors one after the other along their second dimension, which is then `dim`.
 
     Raise ModelError for a dimension of another size than theirs together.
@@ -29,8 +40,9 @@ def joined(w: GraphWriter, name: str, parts: Sequence[Tensor], dim: str) -> Tens
     return w.pointwise(name, parts, dims, 0.0, keeps="", alone=True, function=function("joined"))
 
 
+@checked_piece
 def parted(
-    w: GraphWriter, names: tuple[str, str], x: Tensor, dims: tuple[str, str]
+    w: GraphWriter, names: tuple[str, str], x: Joinable, dims: tuple[str, str]
 ) -> tuple[Tensor, Tensor]:
     """Write the two tensors that `x` was joined of, along dimensions `dims`; return both."""
     first, last = (
@@ -42,14 +54,16 @@ def parted(
     return first, last
 
 
-def behind(w: GraphWriter, name: str, x: Tensor, dim: str) -> Tensor:
+@checked_piece
+def behind(w: GraphWriter, name: str, x: Joinable, dim: str) -> Tensor:
     """Write the last positions of `x`, as many as `dim` has."""
     of = function("behind", last=w.dim(dim))
     made = (x.dims[0], dim, *x.dims[2:])
     return w.pointwise(name, (x,), made, 0.0, keeps="", alone=True, function=of)
 
 
-def modulation(w: GraphWriter, name: str, vector: Tensor, count: int) -> Tensor:
+@checked_piece
+def modulation(w: GraphWriter, name: str, vector: Vectors, count: Count) -> Tensor:
     """Write `count` rows of shifts, scales and gates of a vector, [batch, count x embed]."""
     size = count * w.sizes[vector.dims[-1]]
     rows = f"{size}.modulations"
@@ -57,7 +71,8 @@ def modulation(w: GraphWriter, name: str, vector: Tensor, count: int) -> Tensor:
     return linear(w, name, vector, rows)
 
 
-def modulated_norm(w: GraphWriter, name: str, x: Tensor, rows: Tensor, shift: int) -> Tensor:
+@checked_piece
+def modulated_norm(w: GraphWriter, name: str, x: Vectors, rows: Vectors, shift: Natural) -> Tensor:
     """Write a norm by mean and variance without weights, shifted and scaled by two rows.
 
     shift: the row of the shift; that of the scale, which is added to 1, follows.
@@ -77,7 +92,8 @@ def modulated_norm(w: GraphWriter, name: str, x: Tensor, rows: Tensor, shift: in
     )
 
 
-def gated(w: GraphWriter, name: str, x: Tensor, rows: Tensor, gate: int) -> Tensor:
+@checked_piece
+def gated(w: GraphWriter, name: str, x: Tensor, rows: Vectors, gate: Natural) -> Tensor:
     """Write `x` times one of the rows."""
     of = function("gated", gate=gate)
     return w.pointwise(name, (x, rows), x.dims, 1.0, residuals=(x, rows), function=of)

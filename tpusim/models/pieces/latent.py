@@ -9,7 +9,7 @@ them. Keeping the latent alone, as inference does, has no part in a training ste
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import GraphWriter, Pointwise, Tensor, function
+from tpusim.graph import GraphWriter, Pointwise, Tensor, Tokens, checked_piece, function
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces.attention import ROTARY_FLOPS, rotary
 from tpusim.models.pieces.norms import NORM_FLOPS, norm, norm_op
@@ -81,8 +81,9 @@ class Latent:
         }
 
 
+@checked_piece
 def latent_projections(
-    w: GraphWriter, x: Tensor, *, low_rank_queries: bool
+    w: GraphWriter, x: Tokens, *, low_rank_queries: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the operations that make queries, keys and values, and return those three."""
     return (_queries(w, x, low_rank_queries), *_keys_and_values(w, x))

@@ -4,7 +4,19 @@ from dataclasses import dataclass, replace
 
 from tpusim.base.divisors import divisor_from
 from tpusim.base.errors import PlanError
-from tpusim.graph import COMPUTE, GraphWriter, Scan, Tensor, function, part_of
+from tpusim.graph import (
+    COMPUTE,
+    Count,
+    Features,
+    GraphWriter,
+    Scan,
+    Table,
+    Tensor,
+    Vectors,
+    checked_piece,
+    function,
+    part_of,
+)
 from tpusim.models.pieces.attention import SOFTMAX_FLOPS
 from tpusim.models.pieces.bias import biased
 
@@ -35,12 +47,13 @@ class LossForm:
 WHOLE_LOSS = LossForm()
 
 
+@checked_piece
 def language_model_loss(
     w: GraphWriter,
-    x: Tensor,
+    x: Vectors,
     ids: Tensor,
     *,
-    table: Tensor | None = None,
+    table: Table | None = None,
     bias: bool = False,
     form: LossForm = WHOLE_LOSS,
     dtype: str = COMPUTE,
@@ -76,7 +89,8 @@ def language_model_loss(
     return loss
 
 
-def classification_loss(w: GraphWriter, x: Tensor, classes: int) -> Tensor:
+@checked_piece
+def classification_loss(w: GraphWriter, x: Features, classes: Count) -> Tensor:
     """Write a classifier, with a bias, and its cross entropy; return the loss of each example.
 
     x: [batch, channels].

@@ -1,13 +1,25 @@
 """The head of a masked language model, which predicts some positions of a sequence only."""
 
-from tpusim.graph import COMPUTE, Gather, GraphWriter, Tensor, function
+from tpusim.graph import (
+    COMPUTE,
+    Gather,
+    GraphWriter,
+    Ids,
+    Table,
+    Tensor,
+    Tokens,
+    Vectors,
+    checked_piece,
+    function,
+)
 from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.loss import WHOLE_LOSS, LossForm, language_model_loss
 from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import norm_of_kind
 
 
-def chosen_positions(w: GraphWriter, x: Tensor, ids: Tensor) -> Tensor:
+@checked_piece
+def chosen_positions(w: GraphWriter, x: Tokens, ids: Ids) -> Tensor:
     """Write the gather of some positions of each example; return [batch, count, embed].
 
     Its transpose adds the gradients of the rows into zeros of the size of `x`.
@@ -20,8 +32,9 @@ def chosen_positions(w: GraphWriter, x: Tensor, ids: Tensor) -> Tensor:
     return made
 
 
+@checked_piece
 def transformed(
-    w: GraphWriter, x: Tensor, *, activation: str = "gelu", norm: str = "layer", bias: bool = True
+    w: GraphWriter, x: Vectors, *, activation: str = "gelu", norm: str = "layer", bias: bool = True
 ) -> Tensor:
     """Write the layer before the head: a matrix, an activation function and a norm.
 
@@ -33,11 +46,12 @@ def transformed(
     return norm_of_kind(w, norm, "transform_norm", hidden, x.dims[-1])
 
 
+@checked_piece
 def masked_language_model_loss(
     w: GraphWriter,
-    x: Tensor,
-    labels: Tensor,
-    table: Tensor,
+    x: Tokens,
+    labels: Ids,
+    table: Table,
     *,
     form: LossForm = WHOLE_LOSS,
     dtype: str = COMPUTE,

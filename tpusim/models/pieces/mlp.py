@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tpusim.base.errors import ModelError, nearest
-from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
+from tpusim.graph import COMPUTE, GraphWriter, Tensor, Vectors, checked_piece, function
 from tpusim.models.pieces.bias import biased
 
 ACTIVATION_FLOPS = {"relu": 1.0, "relu2": 2.0, "gelu": 14.0, "silu": 10.0}
@@ -36,9 +36,10 @@ class ExpertMlp:
     ragged: bool = False
 
 
+@checked_piece
 def mlp(
     w: GraphWriter,
-    x: Tensor,
+    x: Vectors,
     *,
     activation: str = "silu",
     gated: bool = False,
@@ -76,6 +77,7 @@ def mlp(
     return matmul("wo_mlp", hidden, (width, embed), w.tensor(name, x.dims))
 
 
+@checked_piece
 def activate(
     w: GraphWriter, activation: str, ins: tuple[Tensor, ...], out: str, prefix: str = ""
 ) -> Tensor:

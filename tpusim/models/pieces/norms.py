@@ -1,8 +1,18 @@
 """Normalisations."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from tpusim.graph import GraphWriter, Pointwise, Tensor, TensorRole, function
+from tpusim.graph import (
+    GraphWriter,
+    OneOf,
+    Pointwise,
+    Tensor,
+    TensorRole,
+    Vectors,
+    checked_piece,
+    function,
+)
 
 NORM_FLOPS = 6.0
 """Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
@@ -34,7 +44,8 @@ NORM_KINDS = tuple(_KINDS)
 or by mean and variance (Ba, Kiros and Hinton, arXiv:1607.06450, equation 3)."""
 
 
-def norm(w: GraphWriter, name: str, x: Tensor, over: str = "embed") -> Tensor:
+@checked_piece
+def norm(w: GraphWriter, name: str, x: Vectors, over: str = "embed") -> Tensor:
     """Write a normalisation over one dimension, with its scale, and return its result.
 
     It computes in f32 (Zhang and Sennrich, arXiv:1910.07467, equation 4): its linearisation reads
@@ -51,19 +62,21 @@ def norm_op(x: Tensor, out: Tensor, over: str) -> Pointwise:
     return _norm_op(_KINDS["rms"], x, out, (over,), (over,))
 
 
-def layer_norm(w: GraphWriter, name: str, x: Tensor, over: str = "embed") -> Tensor:
+@checked_piece
+def layer_norm(w: GraphWriter, name: str, x: Vectors, over: str = "embed") -> Tensor:
     """Write a normalisation by mean and variance over one dimension, with scale and shift."""
     return norm_of_kind(w, "layer", name, x, over)
 
 
+@checked_piece
 def norm_of_kind(
     w: GraphWriter,
-    kind: str,
+    kind: Annotated[str, OneOf(NORM_KINDS)],
     name: str,
-    x: Tensor,
+    x: Vectors,
     over: str = "embed",
     *,
-    heads: str = "",
+    heads: Annotated[str, OneOf(("", "each", "all"))] = "",
     out: Tensor | None = None,
 ) -> Tensor:
     """Write a normalisation of a kind of `NORM_KINDS`, and return its result.

@@ -131,6 +131,8 @@ def _draw_numbers(ax: "Axes", data: AxisTraffic, most: float) -> None:
 def _row_name(label: str, result: Result) -> str:
     """Return a group of axes with its size and placement: `fsdp = 256 on y, z`."""
     axes, sizes = label.split("+"), dict(result.program.axes)
+    if not sizes.keys() >= {*axes}:
+        return label  # a program of others has a name with a plus
     size = prod(sizes[axis] for axis in axes)
     if all(axis.startswith(DCN_PREFIX) for axis in axes):
         return f"{label} = {size} slices"

@@ -62,6 +62,7 @@ def report_page(
         chips=result.pod.chips,
         verdict=str(result.fit),
         facts=headline(result, ideal),
+        warnings=[warning.text for warning in result.warnings()],
         plan=str(result.plan) if isinstance(result, PlanResult) else "",
         pipeline=result.pipeline,
         device=f"stage {result.lane}, which holds most HBM" if stages else "",

@@ -1,0 +1,149 @@
+"""What a step loses to its sharding, in sentences: repeated work, padding, implicit resharding."""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import gcd, prod
+from typing import Any
+
+from tpusim.base.same import Same
+from tpusim.models import Architecture
+from tpusim.partition import Layout
+from tpusim.plan import Axes, Plan
+from tpusim.results.advice import toml_pairs
+from tpusim.results.extra_flops import PaddedWork, PartitionedStep, RepeatedWork
+from tpusim.results.result import Result
+from tpusim.results.sharding_cures import Tables, cure
+from tpusim.results.step_warning import StepWarning
+from tpusim.results.unasked_time import UnaskedTime, annotation, mismatch, unasked_time
+
+LEAST_FLOPS = 0.05
+LEAST_TIME = 0.02
+"""The fraction of all matrix FLOPs, and of the step, from which a warning says what is lost."""
+
+LEAST_NAMED = 0.02
+"""The fraction of all matrix FLOPs from which a cause of them is named, if all together warn."""
+
+
+def step_warnings(
+    result: Result, model: Architecture, plan: Plan, *, resharded: bool
+) -> tuple[StepWarning, ...]:
+    """Return the warnings on a training step.
+
+    resharded: it has implicit reshardings.
+    """
+    least = LEAST_FLOPS * float(result.flops.total)
+    if resharded or result.flops.redundant > least or result.flops.padding > least:
+        return _found(Same((result, model, plan)))
+    return ()
+
+
+@lru_cache(maxsize=4)
+def _found(key: Same) -> tuple[StepWarning, ...]:
+    given: Any = key.objects
+    result, model, plan = given
+    step, least = PartitionedStep(model, plan), LEAST_FLOPS * float(result.flops.total)
+    unasked = (_resharding(step, e) for e in unasked_time(result) if e.share > LEAST_TIME)
+    repeated = _repeated(step) if result.flops.redundant > least else ()
+    return (*repeated, *(_padded(step) if result.flops.padding > least else ()), *unasked)
+
+
+def _repeated(step: PartitionedStep) -> Iterator[StepWarning]:
+    found = list(step.repeated_work())
+    if sum(each.share for each in found) > LEAST_FLOPS:
+        yield from (_of_repeated(step, each) for each in found if each.share > LEAST_NAMED)
+
+
+def _of_repeated(step: PartitionedStep, found: RepeatedWork) -> StepWarning:
+    """Name the dimension that rules would divide; where none does, those that are whole."""
+    tables, node = cure(step, found.axes) or {}, found.node
+    ruled = dict(_changed(step.plan, tables)).get("rules", {})
+    divided = {dim for dim, _ in node.split}
+    whole = dict.fromkeys(d for t in node.op.inputs for d in t.dims if d not in divided)
+    dims = dict.fromkeys(key.removeprefix("act_") for key in ruled) or whole
+    axes, devices = "+".join(found.axes), prod(step.plan.mesh[axis] for axis in found.axes)
+    what = (
+        f"{found.share:.0%} of all FLOPs are repeated: no rule divides {', '.join(dims)} over "
+        f"{axes}, whose {devices} devices all do the same work, most of it in {node.op.name}"
+    )
+    return StepWarning("repeated work", found.share, *_with_cure(what, step.plan, tables))
+
+
+def _padded(step: PartitionedStep) -> Iterator[StepWarning]:
+    found = list(step.padded_work())
+    if sum(each.share for each in found) > LEAST_FLOPS:
+        yield from (_of_padded(step, each) for each in found if each.share > LEAST_NAMED)
+
+
+def _of_padded(step: PartitionedStep, found: PaddedWork) -> StepWarning:
+    mesh = step.plan.mesh
+    over = " x ".join(f"{axis}={mesh[axis]}" for axis in found.axes)
+    hints = []
+    if found.dim in step.model.flat():
+        hints.append(f"[model] {found.dim} = {found.padded}")
+    if len(found.axes) == 1:
+        (axis,) = found.axes
+        hints.append(f"a mesh with {axis} = {gcd(found.size, mesh[axis])}")
+    what = (
+        f"{found.share:.0%} of all FLOPs are padding: {found.dim} is {found.size}, and is computed "
+        f"as {found.padded} over {over}"
+    )
+    return StepWarning(
+        "padding", found.share, f"{what}; write {' or '.join(hints)}" if hints else what
+    )
+
+
+def _resharding(step: PartitionedStep, found: UnaskedTime) -> StepWarning:
+    between = mismatch(step, found)
+    what = f"{found.share:.1%} of the step waits for an {found.what} of {found.tensor}"
+    if between is None:
+        return StepWarning("resharding", found.share, f"{what}, which no rule asks for")
+    before, after = _spec(between.before), _spec(between.after)
+    dims = ", ".join(between.dims)
+    what += f" [{dims}], which no rule asks for: it is made as {before} and wanted as {after}"
+    tables = annotation(step, found, between)
+    return StepWarning("resharding", found.share, *_with_cure(what, step.plan, tables))
+
+
+def _with_cure(
+    what: str, plan: Plan, tables: Tables | None
+) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
+    """Return a sentence with what to write, and the keys of the plan."""
+    if not tables:
+        return f"{what}; nothing that was tried changes this", {}
+    written = (
+        f"[plan.{key}] {', '.join(toml_pairs(table))}" for key, table in _changed(plan, tables)
+    )
+    return f"{what}; write {' and '.join(written)}", {k: _plain(t) for k, t in tables.items()}
+
+
+def _changed(plan: Plan, tables: Tables) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each table of a change with its entries that are new."""
+    for key, table in tables.items():
+        before = getattr(plan, key)
+        yield (
+            key,
+            {
+                name: value
+                for name, value in _plain(table).items()
+                if before.get(name) != table[name]
+            },
+        )
+
+
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with rules of one axis as its name."""
+    return {
+        key: rule[0] if isinstance(rule, tuple) and len(rule) == 1 else rule
+        for key, rule in table.items()
+    }
+
+
+def _spec(layout: Layout) -> str:
+    """Return a layout as a PartitionSpec of JAX."""
+    return f"P({', '.join(_entry(axes) for axes in layout)})"
+
+
+def _entry(axes: Axes) -> str:
+    if len(axes) == 1:
+        return repr(axes[0])
+    return repr(axes) if axes else "None"

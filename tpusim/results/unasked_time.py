@@ -1,0 +1,88 @@
+"""The time of collectives that no rule asks for: of which tensor, and between which layouts."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tpusim.base.errors import TpusimError
+from tpusim.partition import CollectiveNode, Layout, PartitionedGraph, body_nodes
+from tpusim.program import Collective
+from tpusim.results.extra_flops import PartitionedStep
+from tpusim.results.lines import core_records, operation_of
+from tpusim.results.resources import operations_by_name
+from tpusim.results.result import Result
+from tpusim.results.sharding_cures import MUCH_LESS, Tables
+
+
+class UnaskedTime(NamedTuple):
+    """The exposed time of one implicit resharding.
+
+    share: of the step, the mean of its devices.
+    what: the collective and its axes, as `Result.implicit_reshardings` has them.
+    tensor: that it moves.
+    """
+
+    share: float
+    what: str
+    tensor: str
+
+
+def unasked_time(result: Result) -> Iterator[UnaskedTime]:
+    """Yield the exposed time of each tensor's implicit resharding, the longest first."""
+    spent: Counter[tuple[str, str]] = Counter()
+    timeline = result.timeline
+    for lane in range(len(timeline.lanes)):
+        known = operations_by_name(result.program_of(lane))
+        devices = timeline.devices[lane] if timeline.devices else 1
+        for record in core_records(timeline, lane):
+            op = known.get(operation_of(record))
+            if isinstance(op, Collective) and not op.asked:
+                what = f"{op.kind} over {'+'.join(op.axes)}"
+                spent[what, op.scope] += devices * record.total_ps
+    whole = timeline.core_count * timeline.total_ps
+    for (what, tensor), picoseconds in spent.most_common():
+        yield UnaskedTime(picoseconds / whole, what, tensor)
+
+
+class Mismatch(NamedTuple):
+    """The two layouts of a tensor between which a collective leads."""
+
+    dims: tuple[str, ...]
+    before: Layout
+    after: Layout
+
+
+def mismatch(step: PartitionedStep, found: UnaskedTime) -> Mismatch | None:
+    """Return the layouts of a resharding of a step; None where no collective of it is that."""
+    graph = step.partitioned
+    for node in _unasked(graph):
+        if (f"{node.kind} over {'+'.join(node.axes)}", node.tensor) == (found.what, found.tensor):
+            before, after = (graph.buffers[key].local for key in (node.reads[0], node.writes[0]))
+            return Mismatch(before.dims, before.layout, after.layout)
+    return None
+
+
+def annotation(step: PartitionedStep, found: UnaskedTime, between: Mismatch) -> Tables | None:
+    """Return the annotation of a tensor with which no such collective is left.
+
+    A gradient has the layout of its primal, which is annotated in its place. None if none helps.
+    """
+    name = found.tensor
+    while name.startswith("d(") and name.endswith(")"):
+        name = name[2:-1]
+    for layout in (between.before, between.after):
+        written = [axes[0] if len(axes) == 1 else list(axes) for axes in layout]
+        keys = {"annotate": {**step.plan.annotate, name: written}}
+        try:
+            other = PartitionedStep(step.model, step.plan.replace(**keys))
+            if other.moved(unasked=True) <= MUCH_LESS * step.moved(unasked=True):
+                return keys
+        except TpusimError:
+            continue
+    return None
+
+
+def _unasked(graph: PartitionedGraph) -> Iterator[CollectiveNode]:
+    for node, _ in body_nodes(graph.nodes):
+        if isinstance(node, CollectiveNode) and not node.asked:
+            yield node
