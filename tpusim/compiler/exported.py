@@ -25,6 +25,8 @@ _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
 _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 _DEVICES = "mhlo.num_partitions", "mhlo.num_replicas"
 """Attributes of a module; the product is the number of its devices."""
+_GZIP = b"\x1f\x8b"
+"""How a gzipped file begins, which only HLO may be."""
 _TEXT_SAMPLE = 4096
 _TEXT_LINE = re.compile(r'"-":(\d+):\d+: ')
 """Where MLIR finds an error in a text that is not a file's."""
@@ -49,6 +51,11 @@ def read_program(given: ExportedProgram, name: str = "") -> Any:
     if _is_exported(given):
         return given
     data = given.encode() if isinstance(given, str) else bytes(given)
+    if b"HloModule" in data[:_TEXT_SAMPLE] or data.startswith(_GZIP):
+        raise CompileError(
+            "this is HLO, which the compiler has made already, and no StableHLO; replay it "
+            "(`tpusim replay FILE`, or ts.simulate(ts.xla.load(FILE)))"
+        )
     if not data.startswith(_BYTECODE) and not _is_text(data):
         return _deserialized(data)
     return wrap_stablehlo(data, name)
