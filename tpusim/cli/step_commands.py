@@ -65,7 +65,7 @@ def simulate(
     ] = None,
     pod: Annotated[str | None, option("--slice", "NAME", "With --maxtext: v5e-256.")] = None,
     verbose: Annotated[
-        bool, option("--verbose", None, "With --maxtext: list all keys that are ignored.")
+        bool, option("--verbose", None, "With --maxtext: list the ignored keys, and why.")
     ] = False,
     without: WithoutPass = None,
     as_json: AsJson = False,

@@ -270,7 +270,6 @@ class PlanResult(Result):
             | {"parameters": self.model.parameter_count}
             | ({} if trained is None else {"trained_parameters": trained}),
             "plan": _plan_document(self.plan.flat()),
-            "defaults": [key for key, _ in self.defaults()],
             "network": self.verdicts.network,
             **({} if self.input is None else {"input": self.input.facts()}),
             "replicated": [_named(entry) for entry in self.verdicts.dropped],

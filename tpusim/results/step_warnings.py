@@ -99,7 +99,10 @@ def _resharding(step: PartitionedStep, found: UnaskedTime) -> StepWarning:
         return StepWarning("resharding", found.share, f"{what}, which no rule asks for")
     before, after = _spec(between.before), _spec(between.after)
     dims = ", ".join(between.dims)
-    what += f" [{dims}], which no rule asks for: it is made as {before} and wanted as {after}"
+    reader = f" by {between.reader}" if between.reader else ""
+    what += (
+        f" [{dims}], which no rule asks for: it is made as {before} and wanted as {after}{reader}"
+    )
     tables = annotation(step, found, between)
     return StepWarning("resharding", found.share, *_with_cure(what, step.plan, tables))
 

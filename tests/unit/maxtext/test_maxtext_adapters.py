@@ -67,6 +67,21 @@ def test_a_part_of_the_layers_is_named_whole() -> None:
     assert run(**keys).plan.adapters.weights == ("dense_layer/wo",)
 
 
+@pytest.mark.parametrize("policy", ["full", "minimal", "save_qkv_proj", "minimal_offloaded"])
+def test_adapted_matrices_are_saved_as_others_are(policy: str) -> None:
+    given = run(remat_policy=policy)
+    assert given.plan.remat == run(remat_policy=policy, **{"lora.enable_lora": False}).plan.remat
+    assert ts.simulate(given.model, given.plan, given.pod).step_time_s > 0
+
+
+def test_trained_weights_are_named_as_the_model_names_them() -> None:
+    with pytest.raises(ts.TpusimError, match=r"--set .plan\.trainable=") as found:
+        from_maxtext(None, {"trainable_parameters_mask": [".*indexer.*"]}, pod="v5p-8")
+    assert "write" not in str(found.value)
+    head = from_maxtext(None, pod="v5p-8", settings=['plan.trainable=["head", "wq"]'])
+    assert head.plan.training.trainable == ("head", "wq")
+
+
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [

@@ -25,10 +25,12 @@ SMALL = {
 }  # fmt: skip
 EXPERTS = {"decoder_block": "mixtral", "num_experts": 8, "num_experts_per_tok": 2}
 LATENT = {**EXPERTS, "decoder_block": "deepseek", "attention_type": "mla", "q_lora_rank": 64}
-WINDOWS = {"decoder_block": "gemma4", "sliding_window_size": 64}
+WINDOWS = {"decoder_block": "gemma4", "sliding_window_size": 64, "use_post_attn_norm": True,
+           "use_post_ffw_norm": True}  # fmt: skip
 SMALL_GEMMA = {
     "decoder_block": "gemma4_small", "sliding_window_size": 64, "use_double_wide_mlp": True,
     "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": 1024, "logits_via_embedding": True,
 }  # fmt: skip
 GPT_OSS = {**EXPERTS, "decoder_block": "gpt_oss", "sliding_window_size": 64,
            "inhomogeneous_layer_cycle_interval": 2, "attention_bias": True}  # fmt: skip
@@ -44,6 +46,7 @@ CONTEXTS: Mapping[str, dict[str, Any]] = {
     "windows": WINDOWS,
     "small": SMALL_GEMMA,
     "gpt-oss": GPT_OSS,
+    "quantization": {"quantization": "int8"},
     "dot": {"attention": "dot_product"},
     "custom": {"remat_policy": "custom"},
     "custom, one matrix": {"remat_policy": "custom", "mlp_activations": ["gelu"]},
@@ -147,8 +150,8 @@ def _asking(key: str) -> dict[str, Any]:
             needed = NEEDED.get(
                 name, _asking(name) if name in {**noted(), **refused()} else {name: 2}
             )
-    latent = LATENT if "attention_type=mla" in feature.needs else {}
-    return {**latent, **needed, key: other}
+    blocks = {"attention_type=mla": LATENT, "decoder_block=gemma4_small": SMALL_GEMMA}
+    return {**blocks.get("".join(feature.needs), {}), **needed, key: other}
 
 
 @pytest.mark.parametrize("key", refused())
@@ -198,6 +201,12 @@ def test_a_name_means_nothing_but_its_keys(name: str, tmp_path: Path) -> None:
         by_file = from_maxtext(file, {"run_name": run_name}, pod="v5p-128")
         assert by_file.plan == known.plan
         assert by_file.model.flat() | {"name": name} == known.model.flat()
+
+
+def test_gemma_4_e2b_is_the_same_model_by_its_keys() -> None:
+    """Its pattern of five layers hung on the name: 0.3688 s by its file, 0.3829 s by its name."""
+    by_keys = from_maxtext(None, _own_keys("gemma4-e2b"), pod="v5e-256").model
+    assert by_keys.flat() | {"name": ""} == ts.models.load("gemma4-e2b").flat() | {"name": ""}
 
 
 def _yaml(value: Any) -> str:
@@ -254,13 +263,14 @@ WRONG: tuple[Any, ...] = (
 
 
 def _cases(every: int) -> Iterator[tuple[str, Any]]:
-    cases = ((key, wrong) for key in (*BASE, *refused()) for wrong in WRONG)
+    keys = dict.fromkeys((*BASE, *defaults(), *noted(), *refused(), *ignored(), RULES))
+    cases = ((key, wrong) for key in keys for wrong in WRONG)
     yield from (case for at, case in enumerate(cases) if at % every == 0)
 
 
 @pytest.mark.parametrize("every", [101, thorough(1)])
 def test_a_wrong_value_is_one_sentence(every: int) -> None:
-    """Of every key of the base configuration: a run, or one clear sentence."""
+    """Of every key, those of the base configuration among them: a run, or one clear sentence."""
     for key, wrong in _cases(every):
         try:
             run(**{key: wrong})
