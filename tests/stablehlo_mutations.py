@@ -142,7 +142,7 @@ def bases() -> tuple[bytes, ...]:
             packed.append(made.mlir_module_serialized)
             if find_spec("flatbuffers"):
                 packed.append(bytes(made.serialize()))
-    return (*texts, *texts, *packed)
+    return (*4 * texts, *packed)
 
 
 def broken(number: int) -> bytes:

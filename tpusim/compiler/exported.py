@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import CompileError, FileError
+from tpusim.compiler.bytecode import check_bytecode
 from tpusim.compiler.gspmd import check_tiles, placed_over
 from tpusim.compiler.refusals import explain_program_errors
 
@@ -57,7 +58,11 @@ def read_program(given: ExportedProgram, name: str = "") -> Any:
             "(`tpusim replay FILE`, or ts.simulate(ts.xla.load(FILE)))"
         )
     if not data.startswith(_BYTECODE) and not _is_text(data):
-        return _deserialized(data)
+        found = _deserialized(data)
+        check_bytecode(found.mlir_module_serialized)
+        return found
+    if data.startswith(_BYTECODE):
+        check_bytecode(data)
     return wrap_stablehlo(data, name)
 
 
@@ -174,6 +179,14 @@ def _deserialized(data: bytes) -> Any:
             "this is no StableHLO, as text or bytecode, nor a serialised jax.export; write "
             "one with jax.export.export(fn, platforms=['tpu'])(*args).mlir_module()"
         ) from error
+
+
+def read_module(data: bytes) -> None:
+    """Read StableHLO, and raise CompileError if it is none."""
+    from jax._src.interpreters import mlir
+
+    with mlir.make_ir_context():
+        _parse(data)
 
 
 def _parse(data: bytes) -> Any:
