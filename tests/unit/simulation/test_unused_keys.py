@@ -95,7 +95,9 @@ def test_keys_of_language_models_are_noted_on_others(
 
 def test_a_key_that_the_lowering_does_not_take_is_noted() -> None:
     model, plan = small(layers=4), plan_of(mesh={"data": 8}, collective_matmul=False)
-    note = "plan.collective_matmul changes nothing here: with True the program is the same"
+    note = (
+        "plan.collective_matmul does nothing on this placement: with True the program is the same"
+    )
     assert note in [text for _, text in ts.simulate(model, plan, "v5e-8").notes()]
 
 
