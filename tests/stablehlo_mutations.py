@@ -19,6 +19,9 @@ Change = Callable[[bytes, random.Random], bytes]
 SIZE = re.compile(rb"(?<=[<x])\d+(?=x)")
 OPCODE = re.compile(rb"stablehlo\.(\w+)")
 DTYPE = re.compile(rb"(?<=x)(?:bf16|f32|i32|i1)(?=>)")
+CONSTANT = re.compile(rb"(?<=dense<)\d+(?=>)")
+AXIS = re.compile(rb'(?<=\{)"(?:data|model)"(?=\})')
+ELEMENTWISE = (b"add", b"multiply", b"subtract", b"maximum", b"minimum", b"power")
 VALUE = re.compile(rb"%\w+")
 LIST = re.compile(rb"\[[\d, ]*\]")
 DTYPES = b"bf16 f32 i32 i1 f64 i64 ui8 f8E4M3FN complex<f32> i4 index none".split()
@@ -49,6 +52,19 @@ def dtype_everywhere(data: bytes, draw: random.Random) -> bytes:
     return re.sub(rb"(?<=x)" + old + rb"(?=>)", draw.choice(DTYPES), data)
 
 
+def elementwise_everywhere(data: bytes, draw: random.Random) -> bytes:
+    one, other = draw.sample(ELEMENTWISE, 2)
+    return data.replace(b"stablehlo." + one + b" ", b"stablehlo." + other + b" ")
+
+
+def one_constant(data: bytes, draw: random.Random) -> bytes:
+    return _one(CONSTANT, (b"0", b"1", b"-1", b"7", b"1000000"), data, draw)
+
+
+def one_sharding(data: bytes, draw: random.Random) -> bytes:
+    return _one(AXIS, (b'"data"', b'"model"', b"", b"?", b'"data", "model"', b'"x"'), data, draw)
+
+
 def one_value(data: bytes, draw: random.Random) -> bytes:
     return _one(VALUE, VALUE.findall(data) or [b"%0"], data, draw)
 
@@ -68,7 +84,8 @@ def _one(
 
 
 FINE: tuple[Change, ...] = (
-    size_everywhere, one_size, opcode_everywhere, one_dtype, dtype_everywhere, one_value, one_list
+    size_everywhere, one_size, opcode_everywhere, one_dtype, dtype_everywhere, one_value, one_list,
+    *(2 * (elementwise_everywhere, one_constant, one_sharding)),
 )  # fmt: skip
 
 
@@ -125,7 +142,7 @@ def bases() -> tuple[bytes, ...]:
             packed.append(made.mlir_module_serialized)
             if find_spec("flatbuffers"):
                 packed.append(bytes(made.serialize()))
-    return (*texts, *texts, *packed)
+    return (*4 * texts, *packed)
 
 
 def broken(number: int) -> bytes:

@@ -5,7 +5,6 @@ from accounts import PartitionedStep
 from extent import seeds
 from test_any_plan import Case, plain_plan, tiled_plan
 
-from tpusim.base import TpusimError
 from tpusim.results import PlanResult
 from tpusim.simulation import simulate
 
@@ -37,7 +36,7 @@ def test_what_is_lost_is_told(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(600, default=8))
-def test_what_a_warning_says_to_write_saves_half(seed: int) -> None:
+def test_what_a_warning_says_to_write_is_faster(seed: int) -> None:
     result = simulated(plain_plan(seed))
     for warning in result.warnings():
         if not warning.keys:
@@ -47,7 +46,4 @@ def test_what_a_warning_says_to_write_saves_half(seed: int) -> None:
         if warning.kind == "repeated work":
             lost = warning.share * before.total
             assert before.repeated() - after.repeated() > 0.45 * lost
-        try:
-            simulate(result.model, plan, result.pod)
-        except TpusimError as error:
-            pytest.fail(f"{warning.text}: {error}")
+        assert simulate(result.model, plan, result.pod).step_time_s < result.step_time_s

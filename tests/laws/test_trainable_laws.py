@@ -211,6 +211,13 @@ def test_a_result_counts_what_is_trained_and_a_checkpoint_has_it_alone() -> None
         assert cost.total_bytes == cost.host_bytes == items * F32 * 39_976_960
 
 
+def test_names_of_all_weights_are_noted() -> None:
+    plan = plan_of({"fsdp": 16}, trainable=["*scale", "w*", "embedding", "head"])
+    said = ("note", "plan.trainable is not used, as it names all weights")
+    assert said in tuple(simulate(MODEL, plan, POD).notes())
+    assert said not in tuple(simulate(MODEL, plan.replace(trainable=["head"]), POD).notes())
+
+
 def test_of_a_lora_step_the_model_flops_are_two_thirds_and_the_adapters() -> None:
     plan = plan_of({"fsdp": 16}, seq_len=512, global_batch=64, adapter_rank=RANK)
     whole, made = (

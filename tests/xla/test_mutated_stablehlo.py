@@ -22,9 +22,10 @@ LONGEST = 400
 def answers(first: int, last: int, *more: str) -> dict[int, str]:
     """What is said of the programs of these numbers, in a process of its own."""
     command = [sys.executable, str(TESTS / "stablehlo_mutations.py"), str(first), str(last), *more]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    made = subprocess.run(command, capture_output=True, check=False)
     found: dict[int, str] = dict(json.loads(line) for line in made.stdout.splitlines())
-    assert made.returncode == 0, (max(found, default=first), made.stderr[-2000:])
+    where = max(found, default=first)
+    assert made.returncode == 0, (where, made.stderr[-2000:].decode("utf-8", "replace"))
     return found
 
 

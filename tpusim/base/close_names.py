@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 MOST_CLOSE, MOST_LONGER = 2, 4
 """Names that are offered for a misspelling, and for an abbreviation."""
@@ -43,7 +43,7 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     near = get_close_matches(asked, bare.values(), n=2 * MOST_CLOSE, cutoff=LEAST_ALIKE)
     ranked = [each for other in dict.fromkeys(near) for each in names if bare[each] == other]
     found = [each for each in ranked if _is_typo(asked, bare[each], bare.values())]
-    found.sort(key=lambda each: (_distance(asked, bare[each]), each))
+    found.sort(key=lambda each: (_distance(asked, bare[each]), -_alike(asked, bare[each]), each))
     if not found and len(asked) >= LEAST_PREFIX:
         short = abbreviated(name, names)
         long = [each for each in ranked if _is_longer(name, each)]
@@ -107,6 +107,10 @@ def _is_longer(name: str, valid: str) -> bool:
     """Return True if `name` is a valid one with letters after it, and no word or number more."""
     rest = name.lower().removeprefix(valid.lower())
     return len(rest) < len(name) and rest.isalpha() and len(valid) >= LEAST_PREFIX
+
+
+def _alike(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()
 
 
 def _distance(one: str, other: str) -> int:

@@ -10,8 +10,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tpusim.base.errors import CompileError, blame
+from tpusim.base.errors import CompileError, FileError, blame
 from tpusim.base.text_files import read_bytes
+from tpusim.compiler.bytecode import check_bytecode
 from tpusim.compiler.gspmd import check_tiles, placed_over
 from tpusim.compiler.refusals import explain_program_errors
 
@@ -31,6 +32,8 @@ _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
 _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 _DEVICES = "mhlo.num_partitions", "mhlo.num_replicas"
 """Attributes of a module; the product is the number of its devices."""
+_GZIP = b"\x1f\x8b"
+"""How a gzipped file begins, which only HLO may be."""
 _TEXT_SAMPLE = 4096
 _TEXT_LINE = re.compile(r'"-":(\d+):\d+: ')
 """Where MLIR finds an error in a text that is not a file's."""
@@ -55,8 +58,17 @@ def read_program(given: ExportedProgram, name: str = "") -> Any:
     if _is_exported(given):
         return given
     data = given.encode() if isinstance(given, str) else bytes(given)
+    if b"HloModule" in data[:_TEXT_SAMPLE] or data.startswith(_GZIP):
+        raise CompileError(
+            "this is HLO, which the compiler has made already, and no StableHLO; replay it "
+            "(`tpusim replay FILE`, or ts.simulate(ts.xla.load(FILE)))"
+        )
     if not data.startswith(_BYTECODE) and not _is_text(data):
-        return _deserialized(data)
+        found = _deserialized(data)
+        check_bytecode(found.mlir_module_serialized)
+        return found
+    if data.startswith(_BYTECODE):
+        check_bytecode(data)
     return wrap_stablehlo(data, name)
 
 
@@ -171,6 +183,14 @@ def _deserialized(data: bytes) -> Any:
             "this is no StableHLO, as text or bytecode, nor a serialised jax.export; write "
             "one with jax.export.export(fn, platforms=['tpu'])(*args).mlir_module()"
         ) from error
+
+
+def read_module(data: bytes) -> None:
+    """Read StableHLO, and raise CompileError if it is none."""
+    from jax._src.interpreters import mlir
+
+    with mlir.make_ir_context():
+        _parse(data)
 
 
 def _parse(data: bytes) -> Any:

@@ -138,14 +138,13 @@ def _idle(config: MaxTextConfig, pod: Slice | str | None, taken: Taken) -> Itera
     Sizes of mesh axes are left out: -1, which fills an axis in, is often the size that they give.
     """
     features = {**noted(), **refused()}
-    said = {*noted(), *(key for keys in _noted(config).values() for key in keys)}
     idle = [
         f"{key} = {shown(config.table[key])}"
         for key in config.over
         if key in features and config.differs(key) and not config.asks_for(key, features[key])
     ]
     for key in config.over:
-        if key not in defaults() or key in said or key.endswith(SIZE):
+        if key not in defaults() or key in noted() or key.endswith(SIZE):
             continue
         try:
             other = without_override(config, key)

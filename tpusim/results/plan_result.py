@@ -1,7 +1,7 @@
 """The result of a plan: the model, the plan and its placement, and what follows from them."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
@@ -58,6 +58,7 @@ class PlanResult(Result):
     implicit_reshardings: collectives that no rule or annotation requires, as (kind over axes,
         tensor, times per step).
     input: what the hosts did to feed it, if it has an input pipeline.
+    retried: simulates another plan in its place, for `warnings`; returns the seconds of its step.
     """
 
     adviser_command: ClassVar[str] = "tpusim advise"
@@ -67,6 +68,9 @@ class PlanResult(Result):
     implicit_reshardings: tuple[tuple[str, str, int], ...]
     verdicts: Verdicts
     input: InputUse | None = None
+    retried: Callable[[Any, Plan], float | None] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __str__(self) -> str:
         return summary(self)
@@ -160,7 +164,13 @@ class PlanResult(Result):
         if not self.verdicts.trained:
             return ()
         resharded = bool(self.implicit_reshardings)
-        return step_warnings(self, self.model, self.plan, resharded=resharded)
+        return step_warnings(
+            self, self.model, self.plan, resharded=resharded, retry=self._step_time_of
+        )
+
+    def _step_time_of(self, plan: Plan) -> float | None:
+        """Return the seconds of a step of another plan; None if it cannot be simulated."""
+        return None if self.retried is None else self.retried(self, plan)
 
     @property
     def convention(self) -> str:

@@ -36,4 +36,5 @@ def unmoved_keys(
         except TpusimError:  # without the key, another is wrong
             continue
         if same:
-            yield f"plan.{key} does nothing on this placement: with {usual!r} the program is the same"
+            same_as = f"with {usual!r} the program is the same"
+            yield f"plan.{key} does nothing on this placement: {same_as}"

@@ -200,7 +200,7 @@ def test_dtypes_and_optimizer() -> None:
         ({"trainable_position_size": 4096}, {"positions": 4096}),
         ({"dropout_rate": 0.1}, {"dropout": 0.1}),
         ({"dropout_rate": 0.1, "enable_dropout": False}, {"dropout": 0.0}),
-        ({"fused_qkv": True}, {"fused_qkv": True}),
+        ({"fused_qkv": True, "base_num_kv_heads": 2}, {"fused_qkv": True, "kv_heads": 2}),
         ({"decoder_block": "gpt3", "mlp_activations": ["gelu"]},
          {"norm": "layer", "qkv_bias": True, "out_bias": True, "mlp_bias": True}),
         ({"decoder_block": "qwen2", "attention_bias": True}, {"qkv_bias": True, "out_bias": False}),

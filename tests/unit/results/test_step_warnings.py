@@ -35,7 +35,7 @@ def test_a_dimension_without_a_rule_is_named_with_the_rule_to_write() -> None:
     assert warning.settings == ('plan.rules={ mlp = "tensor", act_mlp = "tensor" }',)
     text = under_the_time(result)
     assert "warning 59% of all FLOPs are repeated: no rule divides mlp over tensor" in text
-    assert 'layer/wi_0; write [plan.rules] mlp = "tensor", act_mlp = "tensor"' in text
+    assert 'layer/wi_0; write [plan.rules] mlp = "tensor", act_mlp = "tensor": the step' in text
     assert "redundant" not in str(result)
 
 
@@ -109,3 +109,11 @@ def test_a_part_of_a_model_is_told_by_its_rules() -> None:
     (warning, *_) = result.warnings()
     other = ts.simulate(model, changed_plan(plan, warning.settings), "v4:2x2x4")
     assert other.step_time_s < result.step_time_s
+
+
+def test_rules_that_would_be_slower_are_not_advised() -> None:
+    """Three layers of 64, whose parts are too small for their collectives."""
+    result = simulated(small(layers=4), mesh={"fsdp": 8, "tensor": 4}, seq_len=16, rules=dict.fromkeys(("mlp", "act_mlp", "heads", "act_heads", "kv_heads", "act_kv_heads")))  # fmt: skip
+    for warning in result.warnings():
+        assert bool(warning.keys) == ("the step then takes" in warning.text)
+        assert bool(warning.keys) != ("but the step takes" in warning.text)
