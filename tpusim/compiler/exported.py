@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tpusim.base.errors import CompileError, FileError, blame
+from tpusim.base.errors import CompileError, blame
 from tpusim.base.text_files import read_bytes
 from tpusim.compiler.bytecode import check_bytecode
 from tpusim.compiler.gspmd import check_tiles, placed_over
