@@ -13,9 +13,22 @@ The public names are listed in `__init__.pyi` and load on first use, so that imp
 stays cheap.
 """
 
+from typing import Any
+
 import lazy_loader
 
 __version__ = "0.3.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, or say which is meant where there is none."""
+    if name in __all__ or name.startswith("_"):
+        return _load(name)
+    from tpusim.base.errors import nearest
+
+    raise AttributeError(
+        f"tpusim has no {name!r}; {nearest(name, __all__, 'docs/api.md lists all')}"
+    )

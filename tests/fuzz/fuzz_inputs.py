@@ -1,4 +1,4 @@
-"""Inputs that are nearly valid, for each of nine kinds: what a user may write, and slips of it.
+"""Inputs that are nearly valid, for each of eleven kinds: what a user may write, and slips of it.
 
 An input is bytes, so that it can be kept as a file in `seeds`. It is a function of its kind and of
 a `random.Random`. Hypothesis is not used: most inputs are a valid one with one to four changes, so
@@ -12,6 +12,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,12 @@ from hlo import DATA, REAL
 from hlo_mutations import COARSE, bodies, broken
 from inputs import FIELDS, defaults
 
+from tpusim.base.json_text import json_text
 from tpusim.models import MODEL_KEYS
 from tpusim.plan import PLAN_KEYS
+from tpusim.report import document
+from tpusim.runfile.read_run import run_of
+from tpusim.simulation import simulate
 
 TESTS = Path(__file__).parents[1]
 Sections = dict[str, dict[str, Any]]
@@ -263,12 +268,8 @@ FULL_HEADER = DATA / "pipeline_v6e_4x4.hlo.gz"
 SMALL_HLO = (DATA / "by_hand/ring.hlo").read_bytes()
 
 
-def hlo_header(draw: random.Random) -> bytes:
-    """A small program after a header with other facts."""
-    facts, _ = split_header(gzip.decompress(FULL_HEADER.read_bytes()))
-    assert facts is not None
-    facts |= {"slice": "v5e:2x2", "mesh": {"fsdp": 2, "tensor": 2}, "model_flops": 10**12}
-    facts["devices"] = [[0, number % 2, number // 2, 0, 0] for number in range(4)]
+def changed_facts(facts: Any, draw: random.Random) -> None:
+    """Put up to three hostile values into nested tables and lists, at any depth."""
     for _ in range(draw.choice((1, 1, 2, 3))):
         at: Any = facts
         key: Any = draw.choice(list(facts))
@@ -276,9 +277,50 @@ def hlo_header(draw: random.Random) -> bytes:
             at = at[key]
             key = draw.choice(list(at)) if isinstance(at, dict) else draw.randrange(len(at))
         at[key] = hostile(draw, None)
+
+
+def hlo_header(draw: random.Random) -> bytes:
+    """A small program after a header with other facts."""
+    facts, _ = split_header(gzip.decompress(FULL_HEADER.read_bytes()))
+    assert facts is not None
+    facts |= {"slice": "v5e:2x2", "mesh": {"fsdp": 2, "tensor": 2}, "model_flops": 10**12}
+    facts["devices"] = [[0, number % 2, number // 2, 0, 0] for number in range(4)]
+    changed_facts(facts, draw)
     line = b"// tpusim: " + json.dumps(facts).encode()
     line = any_text(line, draw).replace(b"\n", b" ") if draw.random() < 0.15 else line
     return line + b"\n" + SMALL_HLO
+
+
+@cache
+def result_text() -> str:
+    """The result file of a small run."""
+    given = run_of(BASES[0], "the run", Path())
+    return json_text(document(simulate(given.model, given.plan, given.pod)))
+
+
+def result_file(draw: random.Random) -> bytes:
+    """A result file with other values, without a key, or with a slip of the disk."""
+    facts = json.loads(result_text())
+    if draw.random() < 0.8:
+        changed_facts(facts, draw)
+    if draw.random() < 0.2:
+        facts.pop(draw.choice(list(facts)))
+    text = json.dumps(facts, indent=2).encode()
+    return any_text(text, draw) if draw.random() < 0.15 else text
+
+
+def rate_sample(draw: random.Random) -> bytes:
+    """A sample of an input pipeline with cells of other values, and lines of any system."""
+    rows: list[list[Any]] = [["stage", "threads", "records", "bytes", "seconds"]]
+    for _ in range(draw.randint(1, 4)):
+        stage = draw.choice(("read", "decompress", "batch", "decode"))
+        rows.append([stage, *(draw.choice((1, 4, 2000, 1e9, 0.25)) for _ in range(4))])
+    if draw.random() < 0.6:
+        row = draw.choice(rows)
+        row[draw.randrange(5)] = draw.choice((*CELLS, "1e-308", "5e-324", "1e308", "1e24"))
+    end = draw.choice(("\n", "\r\n", "\r"))
+    text = end.join(",".join(map(str, row)) for row in rows).encode()
+    return any_text(text, draw) if draw.random() < 0.15 else text
 
 
 KINDS: Mapping[str, Callable[[random.Random], bytes]] = {
@@ -291,8 +333,10 @@ KINDS: Mapping[str, Callable[[random.Random], bytes]] = {
     "header": hlo_header,
     "set": settings,
     "sweep": sweep_file,
+    "result": result_file,
+    "rates": rate_sample,
 }
-"""The nine kinds of inputs."""
+"""The eleven kinds of inputs."""
 
 
 def inputs(kind: str, count: int) -> Sequence[bytes]:

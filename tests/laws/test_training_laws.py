@@ -39,9 +39,9 @@ def test_skipping_ahead_changes_nothing(seed: int) -> None:
     rng = Random(seed)
     times = LoopTimes(
         before=((Activity.INITIALIZATION, rng.randrange(50)), (Activity.WARM_UP, rng.randrange(9))),
-        steps=rng.randrange(1, 60),
+        steps=rng.randrange(1, 60) if seed % 2 else rng.randrange(1, 3000),
         step_ps=rng.randrange(1, 20),
-        evaluate_every=rng.choice([0, 1, 3, 7, 100]),
+        evaluate_every=rng.choice([0, 1, 3, 7, 90, 100]),
         evaluation_ps=rng.randrange(30),
         save_every=rng.choice([0, 1, 2, 5, 7, 100]),
         stop_ps=rng.randrange(5),
@@ -71,3 +71,18 @@ def test_ninety_days_with_ten_thousand_checkpoints_take_less_than_two_seconds() 
     assert perf_counter() - began < 2
     assert len(timeline.writes_ps) == 10_000
     assert timeline.total_ps > 90 * day
+
+
+@pytest.mark.parametrize(
+    ("evaluate_every", "save_every"), [(1, 0), (0, 1), (1, 1), (6, 4), (10, 1), (1, 1000)]
+)
+def test_a_million_events_are_kept_as_the_periods_that_they_are(
+    evaluate_every: int, save_every: int
+) -> None:
+    times = LoopTimes((), 1_000_000, 7, evaluate_every, 100, save_every, 5, 33)
+    timeline = run_training(times)
+    total, spent, _ = counted(times)
+    assert timeline.total_ps == total
+    assert timeline.spent_ps == +spent
+    assert len(timeline.entries) < 100
+    assert len(list(timeline.sampled(10))) < 20_000

@@ -1,6 +1,7 @@
 """Calls whose arguments do not fit the function: a sentence in place of Python's own words."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import FrozenInstanceError
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ def checked_call(callee: Callee) -> Callee:
     if isinstance(callee, type):
         made: Any = callee
         made.__init__ = _checked(made.__init__, made.__name__, made)
+        if getattr(getattr(made, "__dataclass_params__", None), "frozen", False):
+            made.__setattr__ = _unchanged
         return callee
     return _checked(callee, callee.__name__, None)  # type: ignore[return-value]
 
@@ -39,6 +42,16 @@ def _checked(function: Callable[..., Any], name: str, owner: Any) -> Callable[..
         raise ArgumentError(sentence)
 
     return checked
+
+
+def _unchanged(owner: Any, key: str, _: object) -> None:
+    """Raise, as objects of a frozen class do not change."""
+    method = "" if hasattr(owner, "replace") else "dataclasses."
+    given = "" if hasattr(owner, "replace") else "it, "
+    raise FrozenInstanceError(
+        f"a {type(owner).__name__} does not change; make another by "
+        f"{method}replace({given}{key}=...)"
+    )
 
 
 def _sentence(

@@ -1,12 +1,39 @@
-"""Cells of CSV tables: none begins as a formula, and none has control characters."""
+"""CSV tables: how those of users are read, and cells that no spreadsheet runs."""
 
+import csv
 import re
+from io import StringIO
 from typing import Any
 
+from tpusim.base.errors import FileError
 from tpusim.base.plain_text import visible
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?")
+
+
+def csv_rows(text: str) -> list[list[str]]:
+    """Return the header and the rows of a table, without empty lines; cells are stripped.
+
+    Lines may end as on any system. Raise FileError for what is no table, and for a row that has not
+    as many cells as the header.
+    """
+    if "\0" in text:
+        raise FileError("not a text file (it holds NUL bytes); give a table with commas")
+    try:
+        lines = [
+            line for line in csv.reader(StringIO(text, newline=None), strict=True) if any(line)
+        ]
+    except csv.Error as error:
+        raise FileError(f"not a table of comma-separated values: {error}") from error
+    rows = [[cell.strip() for cell in line] for line in lines]
+    for number, row in enumerate(rows[1:], 1):
+        if len(row) != len(rows[0]):
+            raise FileError(
+                f"row {number} has {len(row)} cells and the header {len(rows[0])}; "
+                "put a text that holds commas in double quotes"
+            )
+    return rows
 
 
 def cell_text(text: str) -> str:

@@ -251,7 +251,9 @@ class GroupedFields:
 
         def __getattr__(self, key: str) -> Any:
             if key not in self.KEYS.table:
-                raise AttributeError(f"a {self.KEYS.owner} has no attribute {key!r}")
+                text = f"a {self.KEYS.owner} has no attribute {key!r}"
+                own = [*self.KEYS.table, *self.KEYS.groups]
+                raise AttributeError(text if key[:1] == "_" else f"{text}; {nearest(key, own)}")
             return self.value(key)
 
 

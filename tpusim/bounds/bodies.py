@@ -228,13 +228,14 @@ class BodySeconds:
                 continue
             found = kept[move.name] = self.transfers.of(move, around)
             total.core = total.core + found.core
-            merged[move.axes] = largest(merged.get(move.axes, 0.0), found.merged)
-            hidden[move.axes] = hidden.get(move.axes, 0.0) + found.hidden
+            over = tuple(sorted(move.axes))
+            merged[over] = largest(merged.get(over, 0.0), found.merged)
+            hidden[over] = hidden.get(over, 0.0) + found.hidden
             for link, busy in found.links.items():
                 total.links[link] = total.links[link] + busy
                 if move.purpose is not Purpose.GRADIENT and move.writes[0] in read:
                     awaited[link] = awaited[link] + busy
-        total.core = total.core + sum(largest(merged[axes] - hidden[axes], 0.0) for axes in merged)
+        total.core = total.core + sum(largest(merged[over] - hidden[over], 0.0) for over in merged)
         rest = rests(nodes, seconds | {name: each.alone for name, each in kept.items()}, loops)
         turns = {name: each.in_turn for name, each in kept.items()}
         total.least = largest(rest.longest, sum(turns.values()) + rest.of_last(turns))

@@ -10,26 +10,28 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from typer.core import TyperCommand
 
 from tpusim.base.errors import FileError, TpusimError
 from tpusim.base.text_width import printed_on
 from tpusim.cli.completion import complete_explanation, complete_setting
 from tpusim.cli.explanations import explanations
+from tpusim.cli.help import EXAMPLES, App
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
-app = typer.Typer(
+app = App(
     name="tpusim",
+    epilog=f"Example: {EXAMPLES['simulate']}",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=HELP_OPTIONS,
 )
 
-explain_app = typer.Typer(
+explain_app = App(
+    epilog=f"Example: {EXAMPLES['conv']}",
     rich_markup_mode=None,
     help="Show what one operation costs, and what other shapes would.",
     context_settings=HELP_OPTIONS,
@@ -43,19 +45,6 @@ def _print_version(wanted: bool) -> None:
 
         typer.echo(f"tpusim {__version__}")
         raise typer.Exit
-
-
-class PlanCommand(TyperCommand):
-    """A command whose help ends with the plan's keys of some words, and these words."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the keys; they load only when help is asked for."""
-        from tpusim.plan import PLAN_CHOICES, PLAN_KEYS
-
-        rows = [(f"plan.{key}", ", ".join(PLAN_CHOICES[key])) for key in PLAN_KEYS.table
-                if key in PLAN_CHOICES]  # fmt: skip
-        with formatter.section("Keys of some words"):
-            formatter.write_dl(rows)
 
 
 def option(name: str, metavar: str | None, text: str) -> Any:

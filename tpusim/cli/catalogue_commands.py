@@ -6,14 +6,15 @@ from typing import Annotated
 import typer
 
 from tpusim.base.errors import PlanError
-from tpusim.cli.app import AsJson, app, explain_app, option
+from tpusim.cli.app import AsJson, app, argument, explain_app, option
 from tpusim.cli.completion import complete_chip
 
 
 @app.command()
 def chips(
     name: Annotated[
-        str | None, typer.Argument(help="A chip, such as v5p.", autocompletion=complete_chip)
+        str | None,
+        typer.Argument(metavar="NAME", help="A chip, such as v5p.", autocompletion=complete_chip),
     ] = None,
 ) -> str:
     """Show the catalogue, or every number of one chip with its source."""
@@ -24,7 +25,7 @@ def chips(
 
 @app.command()
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model, such as llama3.1-8b.")] = None,
+    name: Annotated[str | None, argument("NAME", "A model, such as llama3.1-8b.")] = None,
     as_json: AsJson = False,
 ) -> str:
     """List the published models, or show one: dimensions, parameters, source."""
@@ -43,14 +44,14 @@ def conv(
     chip: Annotated[str, option("--chip", "NAME", "A chip, such as v5p.")],
     image: Annotated[str, option("--input", "NxHxWxC", "Of one device: 256x224x224x3.")],
     kernel: Annotated[str, option("--kernel", "HxWxC", "Taps and results: 7x7x64.")],
-    stride: Annotated[int, option("--stride", None, "Of every dimension.")] = 1,
-    dilation: Annotated[int, option("--dilation", None, "Of every dimension.")] = 1,
-    groups: Annotated[int, option("--groups", None, "Feature groups.")] = 1,
-    padding: Annotated[str, option("--padding", None, "SAME or VALID.")] = "SAME",
+    stride: Annotated[int, option("--stride", "N", "Of every dimension.")] = 1,
+    dilation: Annotated[int, option("--dilation", "N", "Of every dimension.")] = 1,
+    groups: Annotated[int, option("--groups", "N", "Feature groups.")] = 1,
+    padding: Annotated[str, option("--padding", "WORD", "SAME or VALID.")] = "SAME",
     gradient: Annotated[
-        str | None, option("--gradient", None, "Of the input or the weight.")
+        str | None, option("--gradient", "WORD", "input, or weight: the backward pass.")
     ] = None,
-    dtype: Annotated[str, option("--dtype", None, "That the array multiplies.")] = "bf16",
+    dtype: Annotated[str, option("--dtype", "DTYPE", "That the array multiplies.")] = "bf16",
 ) -> str:
     """Show the implicit matmul of a convolution, its time, and what other shapes would take."""
     from tpusim.hardware import load_chip

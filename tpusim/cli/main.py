@@ -21,6 +21,7 @@ from tpusim.base.errors import InterruptedWorkError, TpusimError
 from tpusim.base.plain_text import presentable, visible_lines
 from tpusim.base.text_width import printed_on
 from tpusim.cli.app import INTERRUPTED, app
+from tpusim.cli.usage import usage_fault
 
 DEBUG = "TPUSIM_DEBUG"
 INTERRUPTION = "interrupted; what was compiling or simulating has ended"
@@ -65,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     except TpusimError as error:
         return _fail(2, str(error))
     except typer.TyperException as error:
-        return _fail(2, f"{error.format_message()} (tpusim --help shows what there is)")
+        return _fail(2, usage_fault(error))
     except Exception as error:
         if DEBUG in os.environ:
             raise

@@ -29,13 +29,18 @@ def read_arguments(
 
         return from_maxtext(maxtext, words, pod=pod, settings=settings, verbose=verbose)
     if pod is not None or verbose:
-        raise FileError("--slice and --verbose are for --maxtext; a run file names its slice")
+        instead = f": write --set slice.name={pod}" if pod is not None else ""
+        raise FileError(
+            f"--slice and --verbose are for --maxtext; a run file names its slice{instead}"
+        )
     if not words:
         raise FileError(
             "Missing argument 'RUN.toml'; give a run file, or --maxtext and a MaxText config"
         )
     if len(words) > 1:
+        key = next((each for each in settings if "=" not in each), None)
         setting = next((word for word in words[1:] if "=" in word), None)
+        setting = f"{key}={words[1]}" if key else setting
         hint = f"write --set {setting}" if setting else "give one"
         raise FileError(
             f"{len(words)} run files are given; {hint}, or --maxtext and a MaxText config"

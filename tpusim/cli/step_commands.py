@@ -1,23 +1,21 @@
 """Commands on one step of a plan, and on the training run around it."""
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tpusim.base.collection import garbage_collector_on
 from tpusim.base.errors import FileError, PlanError, blame
 from tpusim.base.json_text import json_text
+from tpusim.base.shown_value import shown
 from tpusim.cli.app import (
     AsJson,
     FigureFolder,
     FoldOption,
     FullCode,
     PageOption,
-    PlanCommand,
     Quiet,
     ReportFolder,
     RunFile,
@@ -34,6 +32,10 @@ from tpusim.cli.app import (
     tried_folder,
     with_files,
 )
+from tpusim.cli.help import PlanCommand
+
+if TYPE_CHECKING:
+    from tpusim.plan import MeasuredStage
 
 SAMPLE_COLUMNS = ("stage", "threads", "records", "bytes", "seconds")
 SAMPLE_HELP = f"a CSV file with the columns {', '.join(SAMPLE_COLUMNS)}"
@@ -63,7 +65,7 @@ def simulate(
     ] = None,
     pod: Annotated[str | None, option("--slice", "NAME", "With --maxtext: v5e-256.")] = None,
     verbose: Annotated[
-        bool, option("--verbose", None, "With --maxtext: list all keys that are ignored.")
+        bool, option("--verbose", None, "With --maxtext: list the ignored keys, and why.")
     ] = False,
     without: WithoutPass = None,
     as_json: AsJson = False,
@@ -89,6 +91,7 @@ def advise(
     settings: RunSettings = None,
     top: Annotated[int | None, option("--top", "N", "Changes of each kind to show.")] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save."""
     from tpusim.runfile import read_one_plan
@@ -99,19 +102,19 @@ def advise(
     given = read_one_plan(run, settings or ())
     with blame(given.where):
         found = simulate(given.model, given.plan, given.pod, input=given.input).advice()
-    if as_json:
-        return json_text(found.facts())
-    return str(found if top is None else found.shown(top))
+    text = json_text(found.facts()) if as_json else str(found if top is None else found.shown(top))
+    return printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command()
 def train(
     runs: Annotated[
-        list[str], argument("RUN.toml...", "Runs with a section [train]; several compare.")
+        list[str], argument("RUN.toml", "Runs with a section [train]; several compare.")
     ],
     out: Annotated[str | None, option("--out", "DIR", "Also write JSON and figure there.")] = None,
     settings: RunSettings = None,
-    as_json: Annotated[bool, option("--json", None, "Print JSON.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> str:
     """Simulate a training run: start-up, steps, evaluations, checkpoints, time and cost."""
     from tpusim.cli.train_command import training_results, training_table, write_training
@@ -119,14 +122,15 @@ def train(
     if out is not None and len(runs) > 1:
         raise PlanError(f"--out is for one run, and {len(runs)} are given; give one of them")
     folder = tried_folder(out, "report")
-    found = list(training_results(runs, settings or ()))
+    found = list(training_results(runs, settings or (), quiet=quiet))
     first = found[0][1]
     if as_json:
         facts = [result.facts() for _, result in found]
         answer = json_text(facts[0] if len(facts) == 1 else facts)
     else:
         answer = str(first) if len(found) == 1 else training_table(found)
-    return with_files(answer, folder, partial(write_training, first), as_json=as_json)
+    text = with_files(answer, folder, partial(write_training, first), as_json=as_json)
+    return printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command("input-rate")
@@ -137,34 +141,36 @@ def input_rate(
 ) -> str:
     """Show the default rates of input pipelines with sources, or fit those of a sample."""
     from tpusim.base.text_files import read_text
-    from tpusim.plan import MeasuredStage, fit_stages, rate_lines
+    from tpusim.plan import fit_stages, rate_lines
 
     if sample is None:
         return "\n".join(rate_lines())
     text = read_text(Path(sample), "a sample of an input pipeline", f"write {SAMPLE_HELP}")
     with blame(sample):
-        return str(fit_stages([MeasuredStage(stage, *rest) for stage, *rest in _sample(text)]))
+        return str(fit_stages([*_sample(text)]))
 
 
-def _sample(text: str) -> Iterator[tuple[str, *tuple[float, ...]]]:
-    """Yield stage and numbers of each row; raise FileError for what is missing or no number."""
-    table = csv.DictReader(io.StringIO(text))
+def _sample(text: str) -> "Iterator[MeasuredStage]":
+    """Yield the sample of each row. Raise FileError for what is missing or no number."""
+    from tpusim.base.csv_cells import csv_rows
+    from tpusim.plan import MeasuredStage
+
+    header, *rows = csv_rows(text) or [[]]
     for column in SAMPLE_COLUMNS:
-        if column not in (table.fieldnames or ()):
-            raise FileError(f"the column {column} is missing; write {SAMPLE_HELP}")
-    for number, line in enumerate(table, 2):
+        if header.count(column) != 1:
+            fault = "in the header twice" if column in header else "missing"
+            raise FileError(f"the column {column} is {fault}; write {SAMPLE_HELP}")
+    for number, row in enumerate(rows, 1):
+        line = dict(zip(header, row, strict=True))
         values = []
         for column in SAMPLE_COLUMNS[1:]:
             try:
                 values.append(float(line[column]))
-            except (TypeError, ValueError):
-                values.append(-1.0)
-            if not 0 < values[-1] < float("inf"):
+            except ValueError as error:
                 raise FileError(
-                    f"line {number} has {line[column]!r} in the column {column}; write a number "
-                    "above 0"
-                )
-        yield (line["stage"], *values)
+                    f"row {number} has {shown(line[column])} in the column {column}; write a number"
+                ) from error
+        yield MeasuredStage(line["stage"], *values)
 
 
 @app.command(cls=PlanCommand)

@@ -20,7 +20,6 @@ from tpusim.cli.app import (
     AsJson,
     ClusterAddress,
     FigureFolder,
-    PlanCommand,
     Quiet,
     RunFile,
     RunSettings,
@@ -36,6 +35,7 @@ from tpusim.cli.app import (
     tried_folder,
     with_files,
 )
+from tpusim.cli.help import PlanCommand
 
 if TYPE_CHECKING:
     from tpusim.sweeps.scaling import Scaling
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def compare(
     paths: Annotated[
         list[str],
-        argument("A B...", "Run files, result.json files or their folders, HLO files."),
+        argument("STEP", "Two or more: run files, result.json files or their folders, HLO files."),
     ],
     out: FigureFolder = None,
     settings: Annotated[

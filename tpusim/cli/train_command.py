@@ -17,11 +17,11 @@ HEAD = ("run", "steps", "step", "wall time", "goodput", "chip-hours", "USD", "kW
 
 
 def training_results(
-    paths: Sequence[str], settings: Sequence[str]
+    paths: Sequence[str], settings: Sequence[str], *, quiet: bool = False
 ) -> Iterator[tuple[str, TrainingResult]]:
     """Yield the training run of each file; raise PlanError for a file without a section [train]."""
     for number, path in enumerate(paths, start=1):
-        if len(paths) > 1:
+        if len(paths) > 1 and not quiet:
             print(visible(f"run {number} of {len(paths)}: {path}"), file=sys.stderr, flush=True)
         run = read_one_plan(path, settings)
         with blame(run.where):

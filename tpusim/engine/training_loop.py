@@ -1,10 +1,15 @@
 """A training run in time: the loop on the devices, and the writer of checkpoints beside it.
 
-The steps between two evaluations or checkpoints are one span, however many they are.
+The steps between two evaluations or checkpoints are one span, however many they are. A run whose
+state repeats (where it is between two of them, and how long the writer still needs) is periodic
+from there on, and its periods are kept once.
 """
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 
 class Activity(StrEnum):
@@ -18,6 +23,7 @@ class Activity(StrEnum):
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
     CHECKPOINT_WAIT = "wait for the writer"
+    WRITE = "write beside the steps"
 
 
 class LoopTimes(NamedTuple):
@@ -56,71 +62,207 @@ class ActivitySpan(NamedTuple):
     step: int
 
 
+class RepeatedSpans(NamedTuple):
+    """Spans that follow each other `repeats` times, with the times and steps of the first."""
+
+    entries: "tuple[TimedEntry, ...]"
+    repeats: int
+    period_ps: int
+    period_steps: int
+
+
+TimedEntry: TypeAlias = ActivitySpan | RepeatedSpans
+
+
 class TrainingTimeline(NamedTuple):
     """What a run does, from 0 to its end without a gap.
 
-    spans: one after another.
-    writes_ps: start and end of each write of a checkpoint beside the steps.
+    entries: spans one after another; those that repeat are there once.
+    writes: the writes of checkpoints beside the steps, alike.
+    total_ps: the length of the run.
     """
 
-    spans: tuple[ActivitySpan, ...]
-    writes_ps: tuple[tuple[int, int], ...]
+    entries: tuple[TimedEntry, ...]
+    writes: tuple[TimedEntry, ...]
+    total_ps: int
 
     @property
-    def total_ps(self) -> int:
-        """The length of the run."""
-        return self.spans[-1].end_ps if self.spans else 0
+    def spans(self) -> tuple[ActivitySpan, ...]:
+        """All spans, one after another."""
+        return tuple(_flat(self.entries))
+
+    @property
+    def writes_ps(self) -> tuple[tuple[int, int], ...]:
+        """Start and end of each write of a checkpoint beside the steps."""
+        return tuple((span.start_ps, span.end_ps) for span in _flat(self.writes))
+
+    @property
+    def spent_ps(self) -> Mapping[Activity, int]:
+        """The time of each activity of the loop."""
+        return _spent(self.entries)
+
+    def sampled(self, most: int) -> Iterator[ActivitySpan]:
+        """Yield the spans; of repetitions some `most`, at equal distances, and the last."""
+        return _flat(self.entries, most)
+
+
+def _flat(
+    entries: tuple[TimedEntry, ...], most: int | None = None, ps: int = 0, steps: int = 0
+) -> Iterator[ActivitySpan]:
+    """Yield spans, `ps` and `steps` later; `most` as of `TrainingTimeline.sampled`."""
+    for entry in entries:
+        if isinstance(entry, ActivitySpan):
+            activity, start, end, step = entry
+            yield ActivitySpan(activity, start + ps, end + ps, step + steps)
+            continue
+        every = 1 if most is None else entry.repeats // most + 1
+        for turn in (*range(0, entry.repeats - 1, every), entry.repeats - 1):
+            at = ps + turn * entry.period_ps, steps + turn * entry.period_steps
+            yield from _flat(entry.entries, most, *at)
+
+
+def _spent(entries: tuple[TimedEntry, ...]) -> Counter[Activity]:
+    spent: Counter[Activity] = Counter()
+    for entry in entries:
+        if isinstance(entry, ActivitySpan):
+            spent[entry.activity] += entry.end_ps - entry.start_ps
+        else:
+            for activity, length in _spent(entry.entries).items():
+                spent[activity] += entry.repeats * length
+    return spent
 
 
 def run_training(times: LoopTimes) -> TrainingTimeline:
     """Return the timeline of a training run."""
     loop = _Loop(times)
     loop.run()
-    return TrainingTimeline(tuple(loop.spans), tuple(loop.writes))
+    return TrainingTimeline(tuple(loop.entries), tuple(loop.writes), loop.now)
+
+
+class _Moment(NamedTuple):
+    """A state of a run, with the lengths of its lists, its time and its steps."""
+
+    state: tuple[int, ...]
+    entries: int
+    writes: int
+    now: int
+    done: int
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A watch for a state of the run that was there before.
+
+    What it compares with is renewed after 1, 2, 4, ... events, so a period of any length is found.
+
+    evaluates, saves: whether these events may come meanwhile.
+    """
+
+    evaluates: bool
+    saves: bool
+    since: _Moment | None = None
+    seen: int = 0
+    renewed: int = 1
+
+    def passes(self, now: _Moment) -> _Moment | None:
+        """Take note of an event; return the moment before that had the same state."""
+        if self.since is not None and self.since.state == now.state:
+            return self.since
+        self.seen += 1
+        if self.since is None or self.seen == self.renewed:
+            self.since, self.renewed = now, 2 * self.seen
+        return None
+
+    def begin(self) -> None:
+        """Forget what was before."""
+        self.since, self.seen, self.renewed = None, 0, 1
 
 
 class _Loop:
-    """A run up to a time: only its writer goes on beside it, from which it knows the end."""
+    """A run up to a time: only its writer goes on beside it, until `written`."""
 
     def __init__(self, times: LoopTimes) -> None:
         self.times = times
-        self.spans: list[ActivitySpan] = []
-        self.writes: list[tuple[int, int]] = []
-        self.done = self.now = 0
+        self.entries: list[TimedEntry] = []
+        self.writes: list[TimedEntry] = []
+        self.done = self.now = self.written = 0
+        both = bool(times.evaluate_every and times.save_every)
+        kinds = ((True, True), (True, False), (False, True)) if both else ((True, True),)
+        self.watches = [_Watch(*kind) for kind in kinds]
 
     def run(self) -> None:
         times = self.times
         for activity, length in times.before:
             self._spend(activity, length)
         while self.done < times.steps:
-            count = min(
-                times.steps, _after(self.done, times.evaluate_every, times.steps),
-                _after(self.done, times.save_every, times.steps),
-            ) - self.done  # fmt: skip
+            evaluation, save = self._next_events()
+            count = min(times.steps, evaluation, save) - self.done
             self.done += count
             self._spend(Activity.STEPS, count * times.step_ps)
-            if times.evaluate_every and self.done % times.evaluate_every == 0:
+            if self.done == evaluation:
                 self._spend(Activity.EVALUATION, times.evaluation_ps)
-            last = self.done == times.steps
-            if times.save_every and (last or self.done % times.save_every == 0):
+            if self.done == save or (times.save_every and self.done == times.steps):
                 self._save()
-        self._await_writer()
+            self._skip(evaluates=self.done == evaluation, saves=self.done == save)
+        self._spend(Activity.CHECKPOINT_WAIT, max(0, self.written - self.now))
+
+    def _next_events(self) -> tuple[int, int]:
+        """Return the steps after which the next evaluation and the next checkpoint come."""
+        times, never = self.times, self.times.steps + 1
+        return _after(self.done, times.evaluate_every, never), _after(
+            self.done, times.save_every, never
+        )
 
     def _spend(self, activity: Activity, length: int) -> None:
         if length:
-            self.spans.append(ActivitySpan(activity, self.now, self.now + length, self.done))
+            self.entries.append(ActivitySpan(activity, self.now, self.now + length, self.done))
             self.now += length
 
     def _save(self) -> None:
-        self._await_writer()
+        self._spend(Activity.CHECKPOINT_WAIT, max(0, self.written - self.now))
         self._spend(Activity.CHECKPOINT, self.times.stop_ps)
         if self.times.write_ps:
-            self.writes.append((self.now, self.now + self.times.write_ps))
+            self.written = self.now + self.times.write_ps
+            self.writes.append(ActivitySpan(Activity.WRITE, self.now, self.written, self.done))
 
-    def _await_writer(self) -> None:
-        """Wait until the checkpoint before is written."""
-        _, written = self.writes[-1] if self.writes else (0, 0)
-        self._spend(Activity.CHECKPOINT_WAIT, max(0, written - self.now))
+    def _skip(self, *, evaluates: bool, saves: bool) -> None:
+        """Skip whole periods once the state after an event repeats, up to the next other event."""
+        for watch in self.watches:
+            if (evaluates and not watch.evaluates) or (saves and not watch.saves):
+                watch.begin()
+                continue
+            before = watch.passes(self._moment(watch))
+            if before is not None and self._repeat(before, watch):
+                for each in self.watches:
+                    if each.since is not None and each.since.done > before.done:
+                        each.begin()
+                return
+
+    def _moment(self, watch: _Watch) -> _Moment:
+        times = self.times
+        state = []
+        if watch.evaluates and times.evaluate_every:
+            state.append(self.done % times.evaluate_every)
+        if watch.saves and times.save_every:
+            state += [self.done % times.save_every, max(0, self.written - self.now)]
+        return _Moment(tuple(state), len(self.entries), len(self.writes), self.now, self.done)
+
+    def _repeat(self, before: _Moment, watch: _Watch) -> bool:
+        """Book what came since a moment as often as it comes before the end or another event."""
+        evaluation, save = self._next_events()
+        ends = [self.times.steps, *([] if watch.evaluates else [evaluation])]
+        ends += [] if watch.saves else [save]
+        period, steps = self.now - before.now, self.done - before.done
+        more = (min(ends) - 1 - self.done) // steps
+        if more <= 0:
+            return False
+        for entries, start in ((self.entries, before.entries), (self.writes, before.writes)):
+            if len(entries) > start:
+                entries[start:] = [RepeatedSpans(tuple(entries[start:]), more + 1, period, steps)]
+        self.now += more * period
+        self.done += more * steps
+        self.written += more * period * watch.saves
+        return True
 
 
 def _after(done: int, every: int, never: int) -> int:

@@ -8,8 +8,10 @@ from tpusim.graph.checked_pieces import Heads as Heads
 from tpusim.graph.checked_pieces import Ids as Ids
 from tpusim.graph.checked_pieces import Joinable as Joinable
 from tpusim.graph.checked_pieces import Natural as Natural
+from tpusim.graph.checked_pieces import NotEmpty as NotEmpty
 from tpusim.graph.checked_pieces import OneOf as OneOf
 from tpusim.graph.checked_pieces import Positions as Positions
+from tpusim.graph.checked_pieces import Some as Some
 from tpusim.graph.checked_pieces import Table as Table
 from tpusim.graph.checked_pieces import Tokens as Tokens
 from tpusim.graph.checked_pieces import Vectors as Vectors
@@ -54,6 +56,7 @@ from tpusim.graph.repeat_heads import NARROW as NARROW
 from tpusim.graph.repeat_heads import with_repeated_keys as with_repeated_keys
 from tpusim.graph.reshape import Reshape as Reshape
 from tpusim.graph.state import StateUpdate as StateUpdate
+from tpusim.graph.tensor import ADAPTER_RANK as ADAPTER_RANK
 from tpusim.graph.tensor import COMPUTE as COMPUTE
 from tpusim.graph.tensor import INPUT as INPUT
 from tpusim.graph.tensor import KEYS as KEYS
@@ -72,7 +75,6 @@ from tpusim.graph.tiled_loss import TILE as TILE
 from tpusim.graph.tiled_loss import VOCAB_TILES as VOCAB_TILES
 from tpusim.graph.tiled_loss import with_tiled_loss as with_tiled_loss
 from tpusim.graph.token_routing import TokenRouting as TokenRouting
-from tpusim.graph.trainable import ADAPTER_RANK as ADAPTER_RANK
 from tpusim.graph.trainable import Adapters as Adapters
 from tpusim.graph.trainable import with_trainable as with_trainable
 from tpusim.graph.window import ConvolutionWindow as ConvolutionWindow

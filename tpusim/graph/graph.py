@@ -1,6 +1,6 @@
 """The graph of a model: its step as operations over named dimensions, before partitioning."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -88,8 +88,17 @@ class Graph:
     @property
     def parameter_count(self) -> int:
         """The exact number of weights of the model."""
+        return self._elements(self.parameters)
+
+    @property
+    def trained_count(self) -> int:
+        """The number of weights of a training step that have a gradient."""
+        trained = dict(self.gradients)
+        return self._elements(p for p in self.parameters if p.tensor.name in trained)
+
+    def _elements(self, parameters: Iterable[Parameter]) -> int:
         sizes = self.sizes
-        return sum(p.copies * prod(sizes[d] for d in p.tensor.dims) for p in self.parameters)
+        return sum(p.copies * prod(sizes[d] for d in p.tensor.dims) for p in parameters)
 
     @property
     def given(self) -> tuple[Tensor, ...]:

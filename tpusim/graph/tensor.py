@@ -31,6 +31,9 @@ JOINT = "joint_"
 INPUT = "in_"
 """Before a dimension of an operand whose result has the same dimension again."""
 
+ADAPTER_RANK = "adapter_rank"
+"""The dimension between the two matrices of an adapter, which no other weight has."""
+
 PART_DOT = "."
 """Between a part of a model and its dimension: `image.embed`."""
 

@@ -21,11 +21,8 @@ from tpusim.graph.graph import Graph
 from tpusim.graph.matrices import layer_matrices
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
-from tpusim.graph.tensor import Tensor, TensorRole
+from tpusim.graph.tensor import ADAPTER_RANK, Tensor, TensorRole
 from tpusim.graph.tiled_loss import with_tensors
-
-ADAPTER_RANK = "adapter_rank"
-"""The dimension between the two matrices of an adapter, which no other weight has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +145,8 @@ def _beside(op: Einsum, weight: Tensor) -> Iterator[Op]:
     yield replace(op, output=base)
     yield replace(op, name=f"{name}_a", lhs=x, rhs=first, output=low)
     yield replace(op, name=f"{name}_b", lhs=low, rhs=second, output=delta)
-    yield Pointwise(f"{name}_sum", (base, delta), (made,), 1.0, linear=True, keeps="", function=ADD)
+    total = Pointwise(f"{name}_sum", (base, delta), (made,), 1.0, linear=True, keeps="")
+    yield replace(total, function=ADD, inlined=True)
 
 
 def _with_frozen(graph: Graph, trained: Collection[str]) -> Graph:

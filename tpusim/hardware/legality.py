@@ -64,9 +64,11 @@ def _distance(shape: Dims, wanted: Dims) -> int:
 def _near_counts(rules: SliceRules, chips: int) -> str:
     counts = sorted({prod(dims) for dims in slice_shapes(rules)})
     near = sorted(sorted(counts, key=lambda count: abs(count - chips))[:2])
-    return "nearest are " + " and ".join(
-        f"{format_shape(default_shape(rules, count))} ({count} chips)" for count in near
-    )
+    several, left = divmod(chips, counts[-1])
+    shapes = [f"{format_shape(default_shape(rules, count))} ({count} chips)" for count in near]
+    if several > 1 and not left:
+        shapes.append(f"num_slices = {several} of {format_shape(default_shape(rules, counts[-1]))}")
+    return f"nearest are {', '.join(shapes[:-1])} and {shapes[-1]}"
 
 
 def _not_twistable(rules: SliceRules, dims: Dims) -> str:

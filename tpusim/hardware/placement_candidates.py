@@ -6,12 +6,15 @@ ring, if the dimension wraps, whose links its neighbours share). JAX splits dime
 `allow_split_physical_axes` (`mesh_utils.create_device_mesh`).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import count, permutations
+from itertools import accumulate, count, islice, permutations
 from math import gcd, prod
+from operator import mul
 
 from tpusim.base.divisors import divisors
+from tpusim.base.errors import PlanError
 from tpusim.hardware.placement import DCN_PREFIX, Placement, check_mesh, dimensions
 from tpusim.hardware.slices import Slice
 from tpusim.hardware.spans import DIE, Span
@@ -22,6 +25,9 @@ MAX_EXTRA_CUTS = 2
 
 MAX_CANDIDATES = 24
 """Candidates with extra cuts are added while there are at most so many in all."""
+
+MOST_PLACEMENTS = 5000
+"""Placements with the fewest cuts that a search tries: four seconds on 4096 chips."""
 
 _AxisSpans = tuple[tuple[str, Span], ...]
 _RenumberedSpans = tuple[tuple[tuple[int, int, int], ...], ...]
@@ -35,7 +41,7 @@ def placements(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
     the first dimensions, the larger parts of a dimension first. An axis' spans are in the order of
     the dimensions.
 
-    Raise PlanError if the mesh does not have the slice's devices.
+    Raise PlanError if the mesh does not have the slice's devices, and for more than 5,000.
     """
     return _fewest_cuts(pod, mesh)[1]
 
@@ -48,7 +54,8 @@ def candidates(pod: Slice, mesh: Mapping[str, int]) -> tuple[Placement, ...]:
     ring on 2 x 2 neighbours, and only a line along a dimension. They follow, cut by cut, as long as
     there are at most 24 in all and at most two cuts more than needed.
 
-    Raise PlanError if the mesh does not have the slice's devices.
+    Raise PlanError if the mesh does not have the slice's devices, and for more than 5,000 with the
+    fewest cuts.
     """
     return _candidates(pod, tuple(mesh.items()))
 
@@ -60,8 +67,11 @@ def _candidates(pod: Slice, axes: tuple[tuple[str, int], ...]) -> tuple[Placemen
     if least == 0 and all(pod.topology.wrap) and not pod.topology.twisted:
         return found
     for cuts in range(least + 1, least + 1 + MAX_EXTRA_CUTS):
-        more = _with_cuts(pod, mesh, cuts)
-        if len(found) + len(more) > MAX_CANDIDATES:
+        room = MAX_CANDIDATES - len(found)
+        if room <= 0:
+            break
+        more = tuple(islice(_with_cuts(pod, mesh, cuts), room + 1))
+        if len(more) > room:
             break
         found += more
     return found
@@ -70,11 +80,21 @@ def _candidates(pod: Slice, axes: tuple[tuple[str, int], ...]) -> tuple[Placemen
 def _fewest_cuts(pod: Slice, mesh: Mapping[str, int]) -> tuple[int, tuple[Placement, ...]]:
     """Return the least number of cuts that a placement needs, and the placements with so many."""
     check_mesh(pod, mesh)
-    return next((cuts, found) for cuts in count() if (found := _with_cuts(pod, mesh, cuts)))
+    ways = ((cuts, _with_cuts(pod, mesh, cuts)) for cuts in count())
+    some = ((cuts, tuple(islice(found, MOST_PLACEMENTS + 1))) for cuts, found in ways)
+    cuts, found = next((cuts, found) for cuts, found in some if found)
+    if len(found) > MOST_PLACEMENTS:
+        axes = sum(size > 1 for axis, size in mesh.items() if not axis.startswith(DCN_PREFIX))
+        raise PlanError(
+            f"plan.mesh has {axes} axes larger than one, which can lie on {pod} in more than "
+            f"{MOST_PLACEMENTS:,} ways; write plan.placement, or one axis in place of those that "
+            "shard the same dimensions"
+        )
+    return cuts, found
 
 
-def _with_cuts(pod: Slice, mesh: Mapping[str, int], cuts: int) -> tuple[Placement, ...]:
-    """Return the placements that cut dimensions `cuts` times, one of each class of symmetry."""
+def _with_cuts(pod: Slice, mesh: Mapping[str, int], cuts: int) -> Iterator[Placement]:
+    """Yield the placements that cut dimensions `cuts` times, one of each class of symmetry."""
     inside = {axis: size for axis, size in mesh.items() if not axis.startswith(DCN_PREFIX)}
     found = assignments(tuple(dimensions(pod).items()), inside, cuts)
     return _distinct((_placement(mesh, spans) for spans in found), pod.topology)
@@ -101,18 +121,20 @@ def symmetries(topology: Topology) -> tuple[tuple[int, ...], ...]:
     return tuple(order for order in orders if [kinds[dim] for dim in order] == kinds)
 
 
-def _distinct(found: Iterable[Placement], topology: Topology) -> tuple[Placement, ...]:
-    """Return the first placement of each class that the symmetries of the torus make equal.
+def _distinct(found: Iterable[Placement], topology: Topology) -> Iterator[Placement]:
+    """Yield the first placement of each class that the symmetries of the torus make equal.
 
     The order of an axis' spans does not count: its chips are the same.
     """
     orders = symmetries(topology)
-    if len(orders) == 1:
-        return tuple(found)
-    classes: dict[_RenumberedSpans, Placement] = {}
+    known: set[_RenumberedSpans] = set()
     for placement in found:
-        classes.setdefault(min(_renumbered(placement, order) for order in orders), placement)
-    return tuple(classes.values())
+        if len(orders) > 1:
+            alike = min(_renumbered(placement, order) for order in orders)
+            if alike in known:
+                continue
+            known.add(alike)
+        yield placement
 
 
 def _renumbered(placement: Placement, order: tuple[int, ...]) -> _RenumberedSpans:
@@ -140,14 +162,22 @@ def assignments(
         if cuts == 0 and prod(left.values()) == 1:
             yield ()
         return
-    (dim, length), *others = lengths
     needed = tuple((axis, size) for axis, size in left.items() if size > 1)
+    if _least_spans(lengths, needed) > len(lengths) + cuts:
+        return
+    (dim, length), *others = lengths
     for shares in _shares(length, 1, needed, cuts + 1):
         taken = {axis: size for axis, size, _ in shares}
         rest = {axis: size // taken.get(axis, 1) for axis, size in left.items()}
         spans = tuple((axis, Span(dim, size, stride)) for axis, size, stride in shares)
         for more in assignments(tuple(others), rest, cuts + 1 - len(shares)):
             yield spans + more
+
+
+def _least_spans(lengths: tuple[tuple[int, int], ...], needed: tuple[tuple[str, int], ...]) -> int:
+    """Return the fewest spans that axes can have: of each, as many as the longest dimensions."""
+    reach = tuple(accumulate(sorted((length for _, length in lengths), reverse=True), mul))
+    return sum(1 + bisect_left(reach, size) for _, size in needed)
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,9 @@ from tpusim.hardware.topology import Topology
 
 SECONDS_AN_HOUR = 3600.0
 
+_NAME = re.compile(r"(.*?\w)[-_ ](?:([0-9]{1,7})|([0-9]+x[0-9x]*))")
+"""The name of a slice: its prefix, and its TensorCores or its shape."""
+
 _MACHINE = re.compile(r"-[a-z]+-[0-9]+t$")
 """What Cloud writes after the chip in the name of a machine: `ct6e-standard-4t`."""
 
@@ -72,6 +75,11 @@ class Slice:
     ) -> None:
         if shape is None:
             chip, shape = _named(chip)
+        elif isinstance(chip, str) and (whole := _NAME.fullmatch(chip)) and whole[1] in _prefixes():
+            raise HardwareError(
+                f"the chip is {chip!r}, the name of a slice; write it without a shape, or the chip "
+                f"{whole[1]!r}"
+            )
         chip = load_chip(chip) if not isinstance(chip, Chip) else chip
         chip = chip if clock is None else chip.at_clock(clock)
         if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
@@ -241,7 +249,7 @@ def _named(name: Any) -> tuple[Chip | str, str | Dims]:
     chip, colon, written = name.partition(":")
     if colon:
         return chip, written
-    found = re.fullmatch(r"(.*?\w)[-_ ](?:([0-9]{1,7})|([0-9]+x[0-9x]*))", name)
+    found = _NAME.fullmatch(name)
     if not found:
         raise HardwareError(f"{name!r} is not the name of a slice; {_size_missing(name)}")
     rules = _rules_of_prefix(found[1], name)

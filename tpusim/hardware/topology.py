@@ -71,7 +71,7 @@ class Topology:
         ):
             raise HardwareError(
                 f"the shape of a slice is {shape!r}; write chips along each dimension, such as "
-                "'16x16' or (16, 16)"
+                "'16x16' or (16, 16), or name the whole slice, as in Slice('v5e-256')"
             )
         dims, rules = tuple(map(int, shape)), rules_of(generation)
         check_shape(rules, dims, twisted)

@@ -9,8 +9,10 @@ from tpusim.base.same import Same
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
+    PlannedCollective,
     RingAttention,
     left_in_flight,
+    on_core,
     pipelined_operands,
     pipelined_results,
 )
@@ -27,6 +29,7 @@ class BodyDependencies:
     of: those of each entry, by its place.
     makers: buffer of the body -> operation after which it is complete.
     written: the same, of the buffers written before each loop, by its place.
+    before: the transfers beside the core that each loop waits for as it begins, by its place.
     """
 
     def __init__(
@@ -39,11 +42,13 @@ class BodyDependencies:
         made = [results(entry) for entry in entries]
         self.makers = dict(chain.from_iterable(made))
         self.written: dict[int, dict[str, str]] = {}
+        self.before: dict[int, tuple[Dep, ...]] = {}
         self.of: list[tuple[Dep, ...]] = []
         written = {key: name for key, name in outside.items() if name}
         late, taken = pipelined_results(entries), pipelined_operands(entries)
         queued, arriving = copy_order(entries), arrivals(entries)
         left = left_in_flight(entries) if ends_waiting else ()
+        beside: dict[str, str] = {}
         begun = next((i for i, e in enumerate(entries) if isinstance(e, ComputeNode)), 0)
         for place, entry in enumerate(entries):
             reads = entry.reads
@@ -61,6 +66,11 @@ class BodyDependencies:
             self.of.append(tuple(dict.fromkeys(deps)))
             if isinstance(entry, LoopNode):
                 self.written[place] = dict(written)
+                started = set(entry.reads) - set(entry.outside)
+                waited = (Dep(name) for key, name in beside.items() if key in started)
+                self.before[place] = tuple(dict.fromkeys(waited))
+            elif isinstance(entry, PlannedCollective) and not on_core(entry):
+                beside |= made[place]
             written.update(
                 (key, name) for key, name in made[place] if key not in late and key not in arriving
             )

@@ -196,7 +196,8 @@ class BodyLowerer:
         ops: list[Op] = []
         for place, (entry, life) in enumerate(zip(one, lives, strict=True), first):
             before = waits.written.get(place, {})
-            ops.extend(self._operations(entry, waits.of[place], life, before))
+            deps = waits.before.get(place, waits.of[place])
+            ops.extend(self._operations(entry, deps, life, before))
         return tuple(ops)
 
     def _operations(
@@ -218,7 +219,7 @@ class BodyLowerer:
                 return (self._transfer(entry, deps, life),)
             case LoopNode():
                 loop = self._loop(entry, {key: written.get(key, "") for key in entry.outside})
-                return (*_allocation(entry.scan.name, entry.scan.phase, life), *loop)
+                return (*_allocation(entry.scan.name, entry.scan.phase, life, deps), *loop)
 
     def _loop(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """Return a loop, with the operations around it if it fetches from the host."""
@@ -317,18 +318,23 @@ def _algorithm(planned: PlannedCollective, compiler: Compiler) -> str:
     return "best" if best else planned.algorithm
 
 
-def _allocation(name: str, phase: Phase, life: BufferEvents) -> tuple[Compute, ...]:
+def _allocation(
+    name: str, phase: Phase, life: BufferEvents, deps: tuple[Dep, ...] = ()
+) -> tuple[Compute, ...]:
     """Return an operation that allocates the buffers of a loop or a ring, if `life` has any left.
 
     In a pass with other operations of the core, these allocate them (`_beside_loops`).
+
+    deps: what the loop waits for as it begins.
     """
-    if not life.allocs:
+    if not (life.allocs or deps):
         return ()
     return (
         Compute(
             name=f"{name}/begin",
             phase=phase,
             scope=name,
+            deps=deps,
             work=VectorWork(0, 0, 0),
             allocs=tuple(life.allocs),
         ),

@@ -16,24 +16,27 @@ class DecoderBlock:
 
     layer: flat keys of `Transformer` that no key gives.
     flags: the flat keys that a key of the config gives where it is true.
+    reads: keys that not all blocks read.
+    lacks: flags that its layers read and that cannot be simulated for them, and the feature.
     layers: layers of the model for each of the config's.
     pattern: of a window's layers, each so many-th sees all keys; the first of these numbers that
         divides the layers, or the first one. Empty where the block has no window.
     cycle: a scanned block has `inhomogeneous_layer_cycle_interval` layers, the pattern among them.
+    attention_type: the `attention_type`s that its layers have; they read no other one.
     moe: the block has experts, if there is more than one.
     shared: the key of the width of its shared experts, where it has some.
     """
 
     layer: Mapping[str, Any] = field(default_factory=dict)
     flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reads: Sequence[str] = ()
+    lacks: Mapping[str, str] = field(default_factory=dict)
     layers: int = 1
     pattern: Sequence[int] = ()
     cycle: bool = False
+    attention_type: Sequence[str] = ("global",)
     moe: bool = False
     shared: str = ""
-
-
-_WINDOW_OF_ATTENTION = {"global": 0, "local_sliding": 1, "mla": 0, "full": 0}
 
 
 def model_of(config: MaxTextConfig) -> Transformer:
@@ -43,7 +46,7 @@ def model_of(config: MaxTextConfig) -> Transformer:
     experts = _experts(config, block)
     given = {
         "name": _name(config),
-        "post_norms": _post_norms(config),
+        "post_norms": _post_norms(config, block),
         **block.layer,
         **_flags(config, block, experts=bool(experts)),
         **sizes,
@@ -52,11 +55,11 @@ def model_of(config: MaxTextConfig) -> Transformer:
         **_attention(config),
         **_latent(config),
         **experts,
-        **_wide_layers(config),
-        "layer_embed": _layer_embed(config),
+        **_wide_layers(config, block),
+        "layer_embed": _layer_embed(config, block),
         "positions": _positions(config),
         "dropout": config.table["dropout_rate"] if config.flag("enable_dropout") else 0.0,
-        "fused_qkv": config.flag("fused_qkv") and sizes["heads"] == sizes["kv_heads"],
+        "fused_qkv": config.flag("fused_qkv"),
         "tied_embeddings": config.flag("logits_via_embedding"),
         "logit_cap": _logit_cap(config),
     }
@@ -81,6 +84,12 @@ def block_of(config: MaxTextConfig) -> DecoderBlock:
 
 def _flags(config: MaxTextConfig, block: DecoderBlock, *, experts: bool) -> dict[str, Any]:
     """Return the flat keys of the block's flags; `mlp_bias` and `routed_bias` are of experts."""
+    for key, what in block.lacks.items():
+        if config.flag(key):
+            raise config.fault(
+                f"{key} is true: {what} of decoder_block {config.text('decoder_block')} cannot be "
+                f"simulated; write {key}=false"
+            )
     found: dict[str, Any] = {}
     for key, given in block.flags.items():
         if config.flag(key) and (experts or key not in ("mlp_bias", "routed_bias")):
@@ -88,11 +97,13 @@ def _flags(config: MaxTextConfig, block: DecoderBlock, *, experts: bool) -> dict
     return found
 
 
-def _layer_embed(config: MaxTextConfig) -> int:
-    """Return the width of the tables that layers have; their rows are the vocabulary."""
-    width = config.size("hidden_size_per_layer_input", least=0)
+def _layer_embed(config: MaxTextConfig, block: DecoderBlock) -> int:
+    """Return the width of the tables that layers have, if they have rows: the vocabulary."""
+    width = _read_size(config, block, "hidden_size_per_layer_input")
     rows = config.size("vocab_size_per_layer_input", least=0)
-    if width and rows not in (0, config.size("vocab_size")):
+    if not width or not rows:
+        return 0
+    if rows != config.size("vocab_size"):
         raise config.fault(
             f"vocab_size_per_layer_input is {rows}, but only tables of the vocabulary's "
             f"{config.size('vocab_size')} rows can be simulated; write vocab_size_per_layer_input="
@@ -113,12 +124,18 @@ def _positions(config: MaxTextConfig) -> int:
 
 
 def _logit_cap(config: MaxTextConfig) -> float:
+    """Return the bound of the logits; MaxText has it where the head is the table alone."""
     cap = float(config.table["final_logits_soft_cap"])
     if cap < 0:
         raise config.fault(
             f"final_logits_soft_cap is {cap:g}; write the bound of the logits, or 0 for none"
         )
-    return cap
+    return cap if config.flag("logits_via_embedding") else 0.0
+
+
+def _read_size(config: MaxTextConfig, block: DecoderBlock, key: str) -> int:
+    """Return a size that not all blocks read; 0 for one that this block does not."""
+    return config.size(key, least=0) if key in block.reads else 0
 
 
 def scales(config: MaxTextConfig) -> tuple[int, int, int]:
@@ -167,18 +184,20 @@ def _mlp(config: MaxTextConfig) -> dict[str, Any]:
 
 
 def _windows(config: MaxTextConfig, block: DecoderBlock, layers: int) -> dict[str, Any]:
-    """Return the window of local layers: of those blocks that have them, or of all layers."""
-    window = config.size("sliding_window_size", least=0)
-    local = config.choice("attention_type", _WINDOW_OF_ATTENTION)
-    if not block.pattern and not local:
+    """Return the window of local layers, for those blocks that have some."""
+    window, type_ = config.size("sliding_window_size", least=0), config.text("attention_type")
+    if type_ not in block.attention_type:
+        raise config.fault(
+            f"attention_type is {shown(type_)}, but the layers of decoder_block "
+            f"{config.text('decoder_block')} do not read it; write {block.attention_type[0]}"
+        )
+    if not block.pattern:
         return {}
     if not window:
         raise config.fault(
-            "sliding_window_size is 0, but its decoder_block or attention_type has local layers; "
-            "write the keys that they see, such as 4096"
+            "sliding_window_size is 0, but its decoder_block has local layers; write the keys that "
+            "they see, such as 4096"
         )
-    if not block.pattern:
-        return {"window": window, "global_every": 0}
     every = next((each for each in block.pattern if layers % each == 0), block.pattern[0])
     cycle = config.size("inhomogeneous_layer_cycle_interval")
     if block.cycle and config.flag("scan_layers") and (cycle % every or layers % cycle):
@@ -191,15 +210,14 @@ def _windows(config: MaxTextConfig, block: DecoderBlock, layers: int) -> dict[st
     return {
         "window": window,
         "global_every": every,
-        "global_head_dim": config.size("global_head_dim", least=0),
-        "global_kv_heads": config.size("global_num_kv_heads", least=0),
-        "global_keys_as_values": config.flag("share_kv_projections"),
+        "global_head_dim": _read_size(config, block, "global_head_dim"),
+        "global_kv_heads": _read_size(config, block, "global_num_kv_heads"),
     }
 
 
-def _wide_layers(config: MaxTextConfig) -> dict[str, int]:
+def _wide_layers(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
     """Return the layers whose MLP is twice as wide: those that take the K/V of others."""
-    sharing = config.size("num_kv_shared_layers", least=0)
+    sharing = _read_size(config, block, "num_kv_shared_layers")
     if not config.flag("use_double_wide_mlp") or not sharing:
         return {}
     return {"wide_layers": sharing, "wide_mlp": 2 * config.size("base_mlp_dim") * scales(config)[1]}
@@ -242,11 +260,13 @@ def _experts(config: MaxTextConfig, block: DecoderBlock) -> dict[str, int]:
         width = config.table[block.shared]
         width = config.size("base_mlp_dim") if width == -1 else width
         given["shared_mlp"] = width * scale * config.size("shared_experts", least=0)
-        given["dense_layers"] = config.size("first_num_dense_layers", least=0)
+        given["dense_layers"] = _read_size(config, block, "first_num_dense_layers")
     return given
 
 
-def _post_norms(config: MaxTextConfig) -> bool:
+def _post_norms(config: MaxTextConfig, block: DecoderBlock) -> bool:
+    if "use_post_attn_norm" not in block.reads:
+        return False
     after = [config.flag(f"use_post_{part}_norm") for part in ("attn", "ffw")]
     if after[0] != after[1]:
         raise config.fault(

@@ -6,7 +6,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from tpusim.base.errors import ModelError, nearest
+from tpusim.base.errors import ModelError
+from tpusim.base.model_names import nearest_model
 from tpusim.base.shipped_table import shipped_text
 
 
@@ -47,7 +48,9 @@ def published_keys(kind: Any, name: str) -> dict[str, Any]:
     """
     known = published_models(kind.PUBLISHED)
     if name not in known:
-        raise ModelError(f"no {kind.__name__} {name!r} is known; {nearest(str(name), known)}")
+        own = f"`tpusim models` lists them all; or write {kind.__name__}(...) with its dimensions"
+        near = nearest_model(str(name), known, own)
+        raise ModelError(f"no {kind.__name__} {name!r} is known; {near}")
     types = {field.name: field.type for field in fields(kind)}
     given = known[name].items()
     return {key: _value(types.get(key), each) for key, each in given if key != "source"}

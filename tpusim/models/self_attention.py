@@ -35,7 +35,7 @@ class SelfAttention:
     qk_norm: queries and keys are normed over `head_dim`, with one scale for all heads (Qwen3).
     qk_norm_heads: `each` for a scale of its own for each head (Cohere), `all` for one norm over all
         heads together (OLMo 2).
-    fused_qkv: one matrix makes queries, keys and values, which have as many heads.
+    fused_qkv: one matrix makes queries, keys and values.
     """
 
     kernel: str = "flash"

@@ -172,12 +172,6 @@ class Transformer(GroupedFields, Architecture):
                 f"fused_qkv makes keys and values of the tokens, but with kv_rank = "
                 f"{self.latent.kv_rank} they are made of latents; write fused_qkv = false"
             )
-        shared = {self.kv_heads, self.attention.global_kv_heads or self.kv_heads} - {self.heads}
-        if shared:
-            raise ModelError(
-                f"fused_qkv makes as many heads of queries, keys and values, but {self.heads} "
-                f"heads share {min(shared)} K/V heads; write fused_qkv = false"
-            )
 
     def _check_wide(self) -> None:
         """Raise ModelError for wide layers without a width, and for more than there are."""

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from tpusim.base.errors import ModelError, nearest
+from tpusim.base.errors import ModelError
+from tpusim.base.model_names import nearest_model
+from tpusim.base.shown_value import cut
 from tpusim.models.architecture import Architecture
 from tpusim.models.bert import Bert
 from tpusim.models.conformer import Conformer
@@ -63,10 +65,14 @@ def load(name: str, **changes: Any) -> Any:
 
 
 def unknown(name: object) -> str:
-    """Return the message for a name that is not in the zoo, with the nearest ones."""
+    """Return the message for a name that is not in the zoo: what is meant, or the other doors."""
     known = names()
-    listed = f"`tpusim models` lists the {len(known)} that there are"
-    return f"no model {name!r} in the zoo; {nearest(str(name), known, listed)}"
+    doors = (
+        f"`tpusim models` lists the {len(known)} that there are; others are read from Hugging "
+        "Face's config.json (hf = ..., from_hf) or MaxText's configs (from_maxtext), or get their "
+        "own dimensions (layers = ..., Transformer)"
+    )
+    return f"no model {cut(repr(name))} in the zoo; {nearest_model(str(name), known, doors)}"
 
 
 def architecture_of(name: str) -> type[Architecture] | None:

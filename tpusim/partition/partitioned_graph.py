@@ -94,6 +94,11 @@ class CollectiveNode:
     maker: str = ""
     asked: bool = True
 
+    @property
+    def over(self) -> Axes:
+        """Its axes, those of an all-reduce sorted: in any order, their devices add up the same."""
+        return tuple(sorted(self.axes)) if self.kind is CollectiveKind.ALL_REDUCE else self.axes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopNode:

@@ -6,7 +6,7 @@ dimension is too small for is dropped for that dimension, which is then replicat
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tpusim.base.divisors import divisor_up_to
@@ -185,13 +185,27 @@ def idle_rules(sharding: Sharding, graph: Graph, rules: ShardingRules) -> Iterat
             if dim in graph.sizes:
                 what = f"{'activation' if key.startswith('act_') else 'weight'} of dimension"
             yield f"plan.rules.{written} is not used, as the model has no {what} {dim}"
-        for axis in axes_of(rule) if key in given else ():
-            idle = axis in sharding.active_axes and axis not in given[key]
-            if idle and (plain_dim(dim), axis) not in dropped:
+        else:
+            idle = [a for a in axes_of(rule) if a in sharding.active_axes and a not in given[key]]
+            idle = [axis for axis in idle if (plain_dim(dim), axis) not in dropped]
+            for axis in idle:
                 yield (
                     f"plan.rules.{written} gives {axis} to no tensor: another dimension has it "
                     "already"
                 )
+            if not idle and _is_default(sharding, written, graph, rules):
+                why = "this mesh has the same rules without it"
+                yield f"plan.rules.{written} is not used, as {why}"
+
+
+def _is_default(sharding: Sharding, written: str, graph: Graph, rules: ShardingRules) -> bool:
+    """Return True if the rules are the same without one of them."""
+    others = {key: rule for key, rule in sharding.rules.items() if key != written}
+    try:
+        found = resolve_rules(replace(sharding, rules=others), graph, rules.style)
+    except PlanError:
+        return False
+    return dict(found.table) == dict(rules.table)
 
 
 def _followed(key: str) -> Iterator[str]:

@@ -178,10 +178,18 @@ def _calls(
     inner: int,
     hands: tuple[_PartCalls, ...],
 ) -> tuple[tuple[Call, ...], ...]:
-    """Return the calls of each stage, which are the same for all plans of one schedule."""
+    """Return the calls of each stage, which are the same for all plans of one schedule.
+
+    A part whose gradients of weights are all made with those of activations has no later pass.
+    """
     schedule = _schedule(name, stages, microbatches, chunks)
     return tuple(
-        tuple(_call(stage, slot, schedule, inner, hands) for slot in slots)
+        tuple(
+            _call(stage, slot, schedule, inner, hands)
+            for slot in slots
+            if slot.kind is not PassKind.WEIGHTS
+            or slot.kind in dict(hands[slot.chunk * stages + stage].segments)
+        )
         for stage, slots in enumerate(schedule.slots)
     )
 

@@ -12,9 +12,14 @@ from math import inf
 from typing import NamedTuple
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.shown_value import shown
+from tpusim.base.value_checks import is_number
 
 READ = "read"
 _BY_BYTES = {"decompress": "decompress_rate", "batch": "batch_rate"}
+LEAST, MOST = 1e-15, 1e24
+"""The numbers of a sample: no stage takes a femtosecond or has a yottabyte."""
+
 _STAGES = (READ, *_BY_BYTES, "decode")
 
 
@@ -84,11 +89,12 @@ def fit_stages(samples: Sequence[MeasuredStage]) -> FittedInput:
     neither below zero. Reads of one size show no latency apart from the bandwidth; they count as
     bandwidth.
 
-    Raise PlanError for an unknown stage, and for no samples.
+    Raise PlanError for an unknown stage, for no samples, and for numbers that no stage has.
     """
     if not samples:
         raise PlanError("there is no sample; write a row for each measurement of a stage")
-    for sample in samples:
+    for number, sample in enumerate(samples, 1):
+        _check_numbers(number, sample)
         if sample.stage not in _STAGES:
             raise PlanError(
                 f"{sample.stage!r} is no stage of an input pipeline; "
@@ -96,6 +102,16 @@ def fit_stages(samples: Sequence[MeasuredStage]) -> FittedInput:
             )
     found = {name: [one for one in samples if one.stage == name] for name in _STAGES}
     return FittedInput(tuple(_fit(name, rows) for name, rows in found.items() if rows))
+
+
+def _check_numbers(number: int, sample: MeasuredStage) -> None:
+    """Raise PlanError for a number that no measurement has, and rates of which overflow."""
+    for name, value in zip(sample._fields[1:], sample[1:], strict=True):
+        if not (is_number(value) and LEAST <= value <= MOST):
+            raise PlanError(
+                f"sample {number} has {name} = {shown(value)}; write a number from {LEAST:g} to "
+                f"{MOST:g}"
+            )
 
 
 def _fit(stage: str, samples: Sequence[MeasuredStage]) -> FittedStage:

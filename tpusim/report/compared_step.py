@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import FileError, blame
+from tpusim.base.plain_text import plain, visible
+from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
 from tpusim.hardware import DIE, Placement, Span
 from tpusim.hardware.topology import DIMENSION_NAMES
@@ -16,6 +18,12 @@ from tpusim.results import PICO, Result, with_sorted_axes
 RESULT_FILE = "result.json"
 LARGEST_RESULT = 2**28
 """Bytes of the largest result file that is read; those of long programs list each line of code."""
+
+LARGEST_NUMBER = 1e30
+"""Above every number of a result."""
+
+DEEPEST = 12
+"""Tables and lists within each other in a result file, at most; results have half as many."""
 
 SUM_TOLERANCE = 1e-9
 """The relative difference of a step and its parts, as floats, up to which rounding explains it."""
@@ -81,11 +89,27 @@ def read_step(path: Path | str) -> ComparedStep:
     file = path / RESULT_FILE if path.is_dir() else path
     with blame(str(file)):
         try:
-            written = json.loads(read_text(file, "a result file", _WANTED, LARGEST_RESULT))
+            text = read_text(file, "a result file", _WANTED, LARGEST_RESULT)
+            written = _visible(json.loads(text, parse_constant=_no_constant))
         except (ValueError, RecursionError) as error:
             raise FileError(f"not JSON ({error}); give {_WANTED}") from error
         _check(written)
         return _step(written, str(path))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _visible(value: Any, depth: int = 0) -> Any:
+    """Return the content of a file with texts that can be shown. Raise ValueError if it is deep."""
+    if depth > DEEPEST:
+        raise ValueError(f"more than {DEEPEST} tables or lists within each other")
+    if isinstance(value, dict):
+        return {visible(key): _visible(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_visible(each, depth + 1) for each in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def _check(written: Any) -> None:
@@ -93,8 +117,10 @@ def _check(written: Any) -> None:
     if not isinstance(written, dict):
         raise FileError(f"not a result; give {_WANTED}")
     for key, needed in _NUMBERS.items():
-        if not _is_number(written.get(key)) and (needed or written.get(key) is not None):
+        if not _is_number(written.get(key, "")) and (needed or written.get(key, "") is not None):
             raise FileError(_no_result(key, written))
+    if written["step_time_s"] < PICO:
+        raise FileError(_no_result("step_time_s", written))
     for key in ("breakdown_s", "phases_s"):
         parts = written.get(key)
         if not isinstance(parts, dict) or not all(map(_is_number, parts.values())):
@@ -111,11 +137,15 @@ def _check(written: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value < LARGEST_NUMBER
+    )
 
 
 def _no_result(key: str, written: Mapping[str, Any]) -> str:
-    fault = f"{key} is {written[key]!r:.60}" if key in written else f"it has no {key}"
+    fault = f"{key} is {shown(written[key])}" if key in written else f"it has no {key}"
     return f"not a result of a simulation, as {fault}; give {_WANTED}"
 
 
@@ -123,11 +153,11 @@ def _step(written: Mapping[str, Any], source: str) -> ComparedStep:
     step_ps = round(written["step_time_s"] / PICO)
     labels: dict[str, float] = {}
     for label, seconds in written["breakdown_s"].items():
-        name = with_sorted_axes(label)
+        name = plain(with_sorted_axes(label))
         labels[name] = labels.get(name, 0.0) + seconds
     return ComparedStep(
-        title=f"{_name(written)} on {_slice(written['slice'])}",
-        source=source,
+        title=f"{plain(_name(written))} on {plain(_slice(written['slice']))}",
+        source=visible(source),
         step_ps=step_ps,
         breakdown_ps=_whole(labels, step_ps),
         phases_ps=_whole(written["phases_s"], step_ps),
@@ -136,7 +166,7 @@ def _step(written: Mapping[str, Any], source: str) -> ComparedStep:
         tokens_per_s=written["tokens_per_s"],
         hbm_peak_bytes=written["hbm_peak_bytes"],
         hbm_bytes=written["hbm_bytes"],
-        fit=str(written.get("fit", "")),
+        fit=plain(str(written.get("fit", ""))),
         settings=dict(_settings(written)),
     )
 

@@ -87,7 +87,7 @@ def as_maxtext(result: Result) -> PlanResult | None:
     """
     if not isinstance(result, PlanResult) or not result.model.measured:
         return None
-    if "style" not in dict(result.assumed()):
+    if "style" not in dict(result.defaults()):
         return None
     try:
         return _with(result, style="maxtext")

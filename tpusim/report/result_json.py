@@ -60,6 +60,7 @@ def document(
         "pipeline": _pipeline(pipelined(result)),
         "replicated": [],
         "unasked": [],
+        "defaults": [key for key, _ in result.defaults()],
         "warnings": [warning.facts() for warning in result.warnings()],
         "versions": {"tpusim": __version__},
     }

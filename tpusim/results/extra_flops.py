@@ -11,7 +11,14 @@ from tpusim.frames import choices_of, sizes_of
 from tpusim.graph import Graph
 from tpusim.lowering import flops_of, idle_axes
 from tpusim.models import Architecture
-from tpusim.partition import ComputeNode, PartitionedGraph, ShardingRules, Sizes, body_nodes
+from tpusim.partition import (
+    CollectiveNode,
+    ComputeNode,
+    PartitionedGraph,
+    ShardingRules,
+    Sizes,
+    body_nodes,
+)
 from tpusim.pipeline.planned_step import checked_rules, partitioned_graph, planned_graph
 from tpusim.plan import Axes, Plan, inner_plan
 
@@ -103,6 +110,17 @@ class PartitionedStep:
     def repeated(self, axes: Axes | None = None) -> float:
         """Return the FLOPs that devices repeat: all, or those that these axes do not divide."""
         return float(sum(c.repeated for c in self.costs if axes is None or c.idle == axes))
+
+    def moved(self, *, unasked: bool = False) -> float:
+        """Return the bytes of the tensors that collectives move: of all, or implicit ones alone."""
+        sizes = self.sizes
+        return float(
+            sum(
+                times * sizes.elements(node.payload) * sizes.itemsize(node.dtype)
+                for node, times in body_nodes(self.partitioned.nodes)
+                if isinstance(node, CollectiveNode) and not (unasked and node.asked)
+            )
+        )
 
     def repeated_work(self) -> Iterator[RepeatedWork]:
         """Yield repeated work by the axes that do not divide it, the most first."""

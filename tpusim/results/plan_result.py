@@ -1,19 +1,20 @@
 """The result of a plan: the model, the plan and its placement, and what follows from them."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
-from tpusim.base.units import format_bytes
+from tpusim.base.units import format_bytes, format_count
 from tpusim.frames import choices_of
 from tpusim.lowering import borrowed_notes
 from tpusim.models import Architecture
+from tpusim.pipeline.planned_step import planned_graph
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.program import Single
-from tpusim.results.assumed import assumed
 from tpusim.results.circular_iterations import iterations_of, unread_ps
+from tpusim.results.deciding_defaults import deciding_defaults
 from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.step_warning import StepWarning
@@ -21,7 +22,9 @@ from tpusim.results.step_warnings import step_warnings
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
 from tpusim.results.totals import collective_axes
+from tpusim.results.unmoved_keys import unmoved_keys
 from tpusim.results.unused_keys import unused_keys
+from tpusim.results.unused_model_keys import unused_model_keys
 
 PLAN_CONVENTION = (
     "model FLOPs: matmuls and attention, causal attention at half, LM head counted, lookup not, "
@@ -55,6 +58,7 @@ class PlanResult(Result):
     implicit_reshardings: collectives that no rule or annotation requires, as (kind over axes,
         tensor, times per step).
     input: what the hosts did to feed it, if it has an input pipeline.
+    retried: simulates another plan in its place, for `warnings`; returns the seconds of its step.
     """
 
     adviser_command: ClassVar[str] = "tpusim advise"
@@ -64,6 +68,9 @@ class PlanResult(Result):
     implicit_reshardings: tuple[tuple[str, str, int], ...]
     verdicts: Verdicts
     input: InputUse | None = None
+    retried: Callable[[Any, Plan], float | None] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __str__(self) -> str:
         return summary(self)
@@ -157,7 +164,13 @@ class PlanResult(Result):
         if not self.verdicts.trained:
             return ()
         resharded = bool(self.implicit_reshardings)
-        return step_warnings(self, self.model, self.plan, resharded=resharded)
+        return step_warnings(
+            self, self.model, self.plan, resharded=resharded, retry=self._step_time_of
+        )
+
+    def _step_time_of(self, plan: Plan) -> float | None:
+        """Return the seconds of a step of another plan; None if it cannot be simulated."""
+        return None if self.retried is None else self.retried(self, plan)
 
     @property
     def convention(self) -> str:
@@ -196,10 +209,21 @@ class PlanResult(Result):
         lost = f"{idle} of {iterations} trips compute what nobody reads"
         return f"{what}: {lost}, {self.bubble:.1%} of the step"
 
+    @property
+    def _trained_count(self) -> int | None:
+        """The number of weights that are trained, where the plan names some or has adapters."""
+        if not (self.plan.trainable or self.plan.adapters.rank):
+            return None
+        return planned_graph(self.model, self.plan).trained_count
+
     def about(self) -> Iterator[tuple[str, str]]:
         """Yield the plan, the placement, and the network unless it is the default."""
         alone = "" if self.verdicts.trained else "; its forward pass alone"
         yield "plan", f"{self.plan}{alone}"
+        if self._trained_count is not None:
+            share = self._trained_count / self.model.parameter_count
+            count, whole = map(format_count, (self._trained_count, self.model.parameter_count))
+            yield "trains", f"{count} weights, {share:.2%} of the {whole} of the model"
         chosen = "given" if self.placement_given else "chosen"
         placed = f"{self.placement} ({chosen})" if self.placement.written else "nothing to place"
         yield "placement", placed
@@ -208,9 +232,9 @@ class PlanResult(Result):
         if self.input is not None:
             yield "input", str(self.input)
 
-    def assumed(self) -> tuple[tuple[str, str], ...]:
+    def defaults(self) -> tuple[tuple[str, str], ...]:
         """Return keys that have their defaults and decide, each with what it means, in words."""
-        return tuple(assumed(self.model, self.plan))
+        return tuple(deciding_defaults(self.model, self.plan, fed=self.input is not None))
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield settings without effect, replicated dimensions and implicit resharding."""
@@ -221,6 +245,10 @@ class PlanResult(Result):
             yield f"not saved, as no backward pass reads it: {', '.join(self.verdicts.unread)}"
         if self.verdicts.trained:
             yield from unused_keys(self.model, self.plan)
+            yield from unused_model_keys(self.model, self.plan)
+            yield from unmoved_keys(
+                self.model, self.plan, self.pod, self.placement, tuple(self.programs)
+            )
         for dim, size, axis, shards in self.verdicts.dropped:
             yield f"{dim} ({size}) is smaller than {axis} ({shards}): replicated over it"
         yield from borrowed_notes(
@@ -243,13 +271,15 @@ class PlanResult(Result):
 
     def facts(self) -> Mapping[str, Any]:
         """Return model, plan, and what follows from them."""
+        trained = self._trained_count
         return {
             "like_measured": None if self.error_range is None else self.error_range.measured,
             "tokens_per_s": self.tokens_per_s,
             "tflops_per_device": self.tflops_per_device,
-            "model": self.model.flat() | {"parameters": self.model.parameter_count},
+            "model": self.model.flat()
+            | {"parameters": self.model.parameter_count}
+            | ({} if trained is None else {"trained_parameters": trained}),
             "plan": _plan_document(self.plan.flat()),
-            "assumed": [key for key, _ in self.assumed()],
             "network": self.verdicts.network,
             **({} if self.input is None else {"input": self.input.facts()}),
             "replicated": [_named(entry) for entry in self.verdicts.dropped],

@@ -1,11 +1,11 @@
 """Changes of a plan's sharding that save what a step loses, found by partitioning again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.base.errors import TpusimError
-from tpusim.graph import INPUT, TensorRole, plain_dim
+from tpusim.graph import INPUT, plain_dim
 from tpusim.hardware import DCN_PREFIX
 from tpusim.partition import rule_of
 from tpusim.plan import Axes
@@ -22,48 +22,50 @@ LITTLE, MOST_DIMS = 0.01, 3
 
 
 class _Rearrangement(NamedTuple):
-    """A change: what it leaves repeated, over all FLOPs of the plan, and how odd its rule is.
+    """A change of tables.
 
-    had: the dimension had axes before.
-    weightless: it is a dimension of no weight.
+    left: the FLOPs that it leaves repeated, over all of the plan.
+    moved: the bytes that its collectives move.
     """
 
     left: float
-    had: bool
-    weightless: bool
+    moved: float
     tables: Tables
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The less the better: what is left, if it is not little, and then what is moved."""
+        return max(self.left, LITTLE), self.moved
 
 
 def cure(step: PartitionedStep, axes: Axes) -> Tables | None:
     """Return the tables that divide the work that all devices of some axes repeat.
 
     Rules for the dimensions of the largest operations are tried, and then meshes without one of the
-    axes. None if nothing saves half of the work.
+    axes; of those that leave as little, the one that moves the fewest bytes is taken. None if
+    nothing saves half of the work.
     """
     enough = (step.repeated() - MUCH_LESS * step.repeated(axes)) / step.total
-    for tried in (_ruled(step, axes), min(_meshes(step, axes), default=None, key=_left)):
+    for tried in (_ruled(step, axes), _best(_meshes(step, axes))):
         if tried is not None and tried.left <= enough:
             return tried.tables
     return None
 
 
-def _left(trial: _Rearrangement) -> float:
-    return trial.left
+def _best(tried: Iterable[_Rearrangement]) -> _Rearrangement | None:
+    return min(tried, default=None, key=lambda each: each.rank)
 
 
 def _ruled(step: PartitionedStep, axes: Axes, dims: int = MOST_DIMS) -> _Rearrangement | None:
     """Return the best rules: one dimension at a time, as long as much is left."""
-    best = min(_rules(step, axes), default=None, key=lambda trial: trial[:3])
+    best = _best(_rules(step, axes))
     if best is None or best.left <= LITTLE or dims == 1:
         return best
     other = PartitionedStep(step.model, step.plan.replace(**best.tables))
-    if not other.repeated(axes):
-        return best
-    more = _ruled(other, axes, dims - 1)
+    more = _ruled(other, axes, dims - 1) if other.repeated(axes) else None
     if more is None:
         return best
-    more = more._replace(left=more.left * other.total / step.total)
-    return min(best, more, key=_left)
+    return _best((best, more._replace(left=more.left * other.total / step.total)))
 
 
 def _rules(step: PartitionedStep, axes: Axes) -> Iterator[_Rearrangement]:
@@ -75,17 +77,14 @@ def _rules(step: PartitionedStep, axes: Axes) -> Iterator[_Rearrangement]:
     tensors = (*op.inputs, *op.outputs)
     tried = set()
     for dim in dict.fromkeys(dim for tensor in tensors for dim in tensor.dims):
-        own = [tensor for tensor in tensors if dim in tensor.dims]
-        weightless = all(tensor.role is not TensorRole.PARAM for tensor in own)
-        of_part = tuple(dict.fromkeys(rule_of(tensor, dim) for tensor in own))
+        of_part = tuple(dict.fromkeys(rule_of(t, dim) for t in tensors if dim in t.dims))
         of_all = tuple(plain_dim(key).removeprefix(INPUT) for key in of_part)
         for keys in (of_all, of_part):
             if keys not in tried:
                 tried.add(keys)
                 had = {key: table.get(key, ()) for key in keys}
                 rules = {key: tuple(dict.fromkeys((*had[key], *axes))) for key in keys}
-                tables = {"rules": {**step.plan.rules, **rules}}
-                yield _Rearrangement(_repeated(step, tables), any(had.values()), weightless, tables)
+                yield _rearranged(step, {"rules": {**step.plan.rules, **rules}})
 
 
 def _meshes(step: PartitionedStep, axes: Axes) -> Iterator[_Rearrangement]:
@@ -95,14 +94,14 @@ def _meshes(step: PartitionedStep, axes: Axes) -> Iterator[_Rearrangement]:
         for given in mesh:
             across = given.startswith(DCN_PREFIX), taken.startswith(DCN_PREFIX)
             if given != taken and across[0] == across[1]:
-                tables = {"mesh": {**mesh, taken: 1, given: mesh[given] * mesh[taken]}}
-                yield _Rearrangement(_repeated(step, tables), True, True, tables)
+                sizes = {**mesh, taken: 1, given: mesh[given] * mesh[taken]}
+                yield _rearranged(step, {"mesh": sizes})
 
 
-def _repeated(step: PartitionedStep, tables: Tables) -> float:
-    """Return the repeated FLOPs after a change over all of the step; infinite if it is refused."""
+def _rearranged(step: PartitionedStep, tables: Tables) -> _Rearrangement:
+    """Return what a change leaves repeated and moves; infinite if the plan does not admit it."""
     try:
         other = PartitionedStep(step.model, step.plan.replace(**tables))
-        return round(other.repeated() / step.total, 3)
+        return _Rearrangement(other.repeated() / step.total, other.moved(), tables)
     except TpusimError:
-        return inf
+        return _Rearrangement(inf, inf, tables)

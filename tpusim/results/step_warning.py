@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from tpusim.results.advice import setting
+
+WarningKind: TypeAlias = Literal["repeated work", "padding", "resharding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +15,10 @@ class StepWarning:
 
     share: of all matrix FLOPs, or of the step for `resharding`.
     text: the sentence.
-    keys: of the plan, with other values; empty where no change was found.
+    keys: of the plan, with other values; empty where no change was found that is faster.
     """
 
-    kind: Literal["repeated work", "padding", "resharding"]
+    kind: WarningKind
     share: float
     text: str
     keys: Mapping[str, Any] = field(default_factory=dict)

@@ -1,11 +1,12 @@
 """What a step loses to its sharding, in sentences: repeated work, padding, implicit resharding."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpusim.base.same import Same
+from tpusim.base.units import format_seconds
 from tpusim.models import Architecture
 from tpusim.partition import Layout
 from tpusim.plan import Axes, Plan
@@ -13,7 +14,7 @@ from tpusim.results.advice import toml_pairs
 from tpusim.results.extra_flops import PaddedWork, PartitionedStep, RepeatedWork
 from tpusim.results.result import Result
 from tpusim.results.sharding_cures import Tables, cure
-from tpusim.results.step_warning import StepWarning
+from tpusim.results.step_warning import StepWarning, WarningKind
 from tpusim.results.unasked_time import UnaskedTime, annotation, mismatch, unasked_time
 
 LEAST_FLOPS = 0.05
@@ -25,35 +26,77 @@ LEAST_NAMED = 0.02
 
 
 def step_warnings(
-    result: Result, model: Architecture, plan: Plan, *, resharded: bool
+    result: Result,
+    model: Architecture,
+    plan: Plan,
+    *,
+    resharded: bool,
+    retry: Callable[[Plan], float | None],
 ) -> tuple[StepWarning, ...]:
     """Return the warnings on a training step.
 
     resharded: it has implicit reshardings.
+    retry: simulates another plan; the seconds of its step, or None if that is not known.
     """
     least = LEAST_FLOPS * float(result.flops.total)
     if resharded or result.flops.redundant > least or result.flops.padding > least:
-        return _found(Same((result, model, plan)))
+        return _found(Same((result, model, plan)), retry)
     return ()
 
 
 @lru_cache(maxsize=4)
-def _found(key: Same) -> tuple[StepWarning, ...]:
+def _found(key: Same, retry: Callable[[Plan], float | None]) -> tuple[StepWarning, ...]:
     given: Any = key.objects
     result, model, plan = given
     step, least = PartitionedStep(model, plan), LEAST_FLOPS * float(result.flops.total)
     unasked = (_resharding(step, e) for e in unasked_time(result) if e.share > LEAST_TIME)
     repeated = _repeated(step) if result.flops.redundant > least else ()
-    return (*repeated, *(_padded(step) if result.flops.padding > least else ()), *unasked)
+    padded = _padded(step) if result.flops.padding > least else ()
+    losses = (*repeated, *padded, *unasked)
+    return tuple(_warning(loss, plan, result.step_time_s, retry) for loss in losses)
 
 
-def _repeated(step: PartitionedStep) -> Iterator[StepWarning]:
+class _Loss(NamedTuple):
+    """A loss in words, and the tables of the plan or a hint against it."""
+
+    kind: WarningKind
+    share: float
+    what: str
+    tables: Tables
+    hint: str = ""
+
+
+def _warning(
+    loss: _Loss, plan: Plan, step_s: float, retry: Callable[[Plan], float | None]
+) -> StepWarning:
+    """Return the warning of a loss: what to write against it, if the step is then faster."""
+    kind, share, what, tables, hint = loss
+    if hint:
+        return StepWarning(kind, share, f"{what}; write {hint}")
+    if not tables:
+        return StepWarning(kind, share, f"{what}; nothing that was tried changes this")
+    written = " and ".join(
+        f"[plan.{key}] {', '.join(toml_pairs(table))}" for key, table in _changed(plan, tables)
+    )
+    keys = {key: _plain(table) for key, table in tables.items()}
+    then_s = retry(plan.replace(**keys))
+    if then_s is None:
+        return StepWarning(kind, share, f"{what}; write {written}", keys)
+    then = f"{format_seconds(then_s)} (simulated)"
+    if then_s < step_s:
+        return StepWarning(
+            kind, share, f"{what}; write {written}: the step then takes {then}", keys
+        )
+    return StepWarning(kind, share, f"{what}; {written} changes this, but the step takes {then}")
+
+
+def _repeated(step: PartitionedStep) -> Iterator[_Loss]:
     found = list(step.repeated_work())
     if sum(each.share for each in found) > LEAST_FLOPS:
         yield from (_of_repeated(step, each) for each in found if each.share > LEAST_NAMED)
 
 
-def _of_repeated(step: PartitionedStep, found: RepeatedWork) -> StepWarning:
+def _of_repeated(step: PartitionedStep, found: RepeatedWork) -> _Loss:
     """Name the dimension that rules would divide; where none does, those that are whole."""
     tables, node = cure(step, found.axes) or {}, found.node
     ruled = dict(_changed(step.plan, tables)).get("rules", {})
@@ -65,16 +108,16 @@ def _of_repeated(step: PartitionedStep, found: RepeatedWork) -> StepWarning:
         f"{found.share:.0%} of all FLOPs are repeated: no rule divides {', '.join(dims)} over "
         f"{axes}, whose {devices} devices all do the same work, most of it in {node.op.name}"
     )
-    return StepWarning("repeated work", found.share, *_with_cure(what, step.plan, tables))
+    return _Loss("repeated work", found.share, what, tables)
 
 
-def _padded(step: PartitionedStep) -> Iterator[StepWarning]:
+def _padded(step: PartitionedStep) -> Iterator[_Loss]:
     found = list(step.padded_work())
     if sum(each.share for each in found) > LEAST_FLOPS:
         yield from (_of_padded(step, each) for each in found if each.share > LEAST_NAMED)
 
 
-def _of_padded(step: PartitionedStep, found: PaddedWork) -> StepWarning:
+def _of_padded(step: PartitionedStep, found: PaddedWork) -> _Loss:
     mesh = step.plan.mesh
     over = " x ".join(f"{axis}={mesh[axis]}" for axis in found.axes)
     hints = []
@@ -87,33 +130,21 @@ def _of_padded(step: PartitionedStep, found: PaddedWork) -> StepWarning:
         f"{found.share:.0%} of all FLOPs are padding: {found.dim} is {found.size}, and is computed "
         f"as {found.padded} over {over}"
     )
-    return StepWarning(
-        "padding", found.share, f"{what}; write {' or '.join(hints)}" if hints else what
-    )
+    return _Loss("padding", found.share, what, {}, " or ".join(hints))
 
 
-def _resharding(step: PartitionedStep, found: UnaskedTime) -> StepWarning:
+def _resharding(step: PartitionedStep, found: UnaskedTime) -> _Loss:
     between = mismatch(step, found)
     what = f"{found.share:.1%} of the step waits for an {found.what} of {found.tensor}"
     if between is None:
-        return StepWarning("resharding", found.share, f"{what}, which no rule asks for")
+        return _Loss("resharding", found.share, f"{what}, which no rule asks for", {})
     before, after = _spec(between.before), _spec(between.after)
     dims = ", ".join(between.dims)
-    what += f" [{dims}], which no rule asks for: it is made as {before} and wanted as {after}"
-    tables = annotation(step, found, between)
-    return StepWarning("resharding", found.share, *_with_cure(what, step.plan, tables))
-
-
-def _with_cure(
-    what: str, plan: Plan, tables: Tables | None
-) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
-    """Return a sentence with what to write, and the keys of the plan."""
-    if not tables:
-        return f"{what}; no rule and no mesh that was tried changes this", {}
-    written = (
-        f"[plan.{key}] {', '.join(toml_pairs(table))}" for key, table in _changed(plan, tables)
+    reader = f" by {between.reader}" if between.reader else ""
+    what += (
+        f" [{dims}], which no rule asks for: it is made as {before} and wanted as {after}{reader}"
     )
-    return f"{what}; write {' and '.join(written)}", {k: _plain(t) for k, t in tables.items()}
+    return _Loss("resharding", found.share, what, annotation(step, found, between) or {})
 
 
 def _changed(plan: Plan, tables: Tables) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -22,6 +22,9 @@ NUMBER_WIDTH = 11
 LEAST_BOUND = 0.02
 """The smallest fraction of the critical path that the summary names."""
 
+MOST_WARNINGS = 3
+"""Warnings that are printed, the largest of each kind first."""
+
 LEAST_SHOWN = 0.0005
 """The smallest fraction that prints as more than 0.0 %."""
 
@@ -42,8 +45,8 @@ def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[
     yield from wrapped(f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})")
     for what, text in r.about():
         yield from entry(what, text)
-    if found := r.assumed():
-        yield from entry("assumed", _assumed(r, found, maxtext))
+    if found := r.defaults():
+        yield from entry("defaults", _defaults(r, found, maxtext))
     yield ""
     yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
     if (expected := r.error_range) is not None:
@@ -51,8 +54,11 @@ def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
     yield from entry("", r.convention)
-    for warning in r.warnings():
+    warnings = r.warnings()
+    for warning in warnings[:MOST_WARNINGS]:
         yield from entry("warning", warning.text)
+    if len(warnings) > MOST_WARNINGS:
+        yield from entry("", f"and {len(warnings) - MOST_WARNINGS} more, in result.json")
     yield ""
     yield from _breakdown(r)
     yield ""
@@ -78,13 +84,13 @@ def _expected(r: Result, expected: ErrorRange) -> str:
     return f"{low} to {high}{mfu} in {expected.runs}"
 
 
-def _assumed(r: Result, found: Iterable[tuple[str, str]], maxtext: Result | None) -> str:
+def _defaults(r: Result, found: Iterable[tuple[str, str]], maxtext: Result | None) -> str:
     """Return the defaults that decide, and what the other style gives."""
     other = ""
     if maxtext is not None:
         step = format_seconds(maxtext.step_time_s)
         other = (
-            f" (MaxText's compile otherwise: style = 'maxtext' gives {step}{_change(r, maxtext)})"
+            f" (MaxText's compiles otherwise: style = 'maxtext' gives {step}{_change(r, maxtext)})"
         )
     return ", ".join(text + (other if key == "style" else "") for key, text in found)
 

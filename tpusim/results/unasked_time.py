@@ -1,11 +1,11 @@
 """The time of collectives that no rule asks for: of which tensor, and between which layouts."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tpusim.base.errors import TpusimError
-from tpusim.partition import CollectiveNode, Layout, PartitionedGraph, body_nodes
+from tpusim.partition import CollectiveNode, ComputeNode, Layout, PartitionedGraph, body_nodes
 from tpusim.program import Collective
 from tpusim.results.extra_flops import PartitionedStep
 from tpusim.results.lines import core_records, operation_of
@@ -45,11 +45,15 @@ def unasked_time(result: Result) -> Iterator[UnaskedTime]:
 
 
 class Mismatch(NamedTuple):
-    """The two layouts of a tensor between which a collective leads."""
+    """The two layouts of a tensor between which a collective leads.
+
+    reader: the operation that reads the second; empty where none does by itself.
+    """
 
     dims: tuple[str, ...]
     before: Layout
     after: Layout
+    reader: str
 
 
 def mismatch(step: PartitionedStep, found: UnaskedTime) -> Mismatch | None:
@@ -58,7 +62,7 @@ def mismatch(step: PartitionedStep, found: UnaskedTime) -> Mismatch | None:
     for node in _unasked(graph):
         if (f"{node.kind} over {'+'.join(node.axes)}", node.tensor) == (found.what, found.tensor):
             before, after = (graph.buffers[key].local for key in (node.reads[0], node.writes[0]))
-            return Mismatch(before.dims, before.layout, after.layout)
+            return Mismatch(before.dims, before.layout, after.layout, _reader(graph, node.writes))
     return None
 
 
@@ -75,24 +79,23 @@ def annotation(step: PartitionedStep, found: UnaskedTime, between: Mismatch) -> 
         keys = {"annotate": {**step.plan.annotate, name: written}}
         try:
             other = PartitionedStep(step.model, step.plan.replace(**keys))
-            if _bytes(other) <= MUCH_LESS * _bytes(step):
+            if other.moved(unasked=True) <= MUCH_LESS * step.moved(unasked=True):
                 return keys
         except TpusimError:
             continue
     return None
 
 
+def _reader(graph: PartitionedGraph, keys: Sequence[str]) -> str:
+    readers = (
+        node.op.name
+        for node, _ in body_nodes(graph.nodes)
+        if isinstance(node, ComputeNode) and not set(keys).isdisjoint(node.reads)
+    )
+    return next(readers, "")
+
+
 def _unasked(graph: PartitionedGraph) -> Iterator[CollectiveNode]:
     for node, _ in body_nodes(graph.nodes):
         if isinstance(node, CollectiveNode) and not node.asked:
             yield node
-
-
-def _bytes(step: PartitionedStep) -> float:
-    """Return the bytes of all implicit reshardings of a step."""
-    sizes = step.sizes
-    return sum(
-        times * float(sizes.elements(node.payload)) * sizes.itemsize(node.dtype)
-        for node, times in body_nodes(step.partitioned.nodes)
-        if isinstance(node, CollectiveNode) and not node.asked
-    )

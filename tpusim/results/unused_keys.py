@@ -26,19 +26,16 @@ from tpusim.plan import ALL_TO_ALL, PLAN_KEYS, Axes, Plan, stage_plan
 
 def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
     """Yield a sentence for each key of `plan` that has no effect for `model`, with the reason."""
-    step = _Step(model, plan)
-    told = set()
-    for need in NEEDS:
-        for key in need.keys:
-            if key not in told and step.gives(key) and not need.met(step, key):
-                told.add(key)
-                yield f"plan.{key} is not used, as {need.without.format(name=plain(model.name))}"
+    step = KeyEffects(model, plan)
+    for key in dict.fromkeys(key for need in NEEDS for key in need.keys):
+        if step.gives(key) and (need := step.unmet(key)):
+            yield f"plan.{key} is not used, as {need.without.format(name=plain(model.name))}"
     yield from _too_much_capacity(step)
     yield from idle_rules(step.inner.sharding, step.graph, step.rules)
 
 
 @dataclass(frozen=True)
-class _Step:
+class KeyEffects:
     """A model and a plan, and what they make of each other."""
 
     model: Architecture
@@ -83,6 +80,10 @@ class _Step:
             return self.plan.dtypes.of(field) != self.plan.replace(**{key: usual}).dtypes.of(field)
         return bool(value != usual)
 
+    def unmet(self, key: str) -> "Need | None":
+        """Return the first need of a key that is not met; None if all are."""
+        return next((n for n in NEEDS if key in n.keys and not n.met(self, key)), None)
+
     def changes_graph(self, key: str) -> bool:
         """Return True if the graph is another than with the default of a key."""
         return planned_graph(self.model, self.plan.replace(**{key: self.usual[key]})) != self.graph
@@ -123,20 +124,20 @@ class Need(NamedTuple):
     """
 
     keys: tuple[str, ...]
-    met: Callable[[_Step, str], bool]
+    met: Callable[[KeyEffects, str], bool]
     without: str
 
 
-def _with_kernel(step: _Step, backward: bool) -> bool:
+def _with_kernel(step: KeyEffects, backward: bool) -> bool:
     return any(isinstance(op, Attention) and op.backward >= backward for op in step.ops)
 
 
-def _sees_halves(step: _Step, _: str) -> bool:
+def _sees_halves(step: KeyEffects, _: str) -> bool:
     return exchanged_by(step.plan.context, step.axes("act_seq"), ALL_TO_ALL) != step.axes("act_seq")
 
 
-NO_KERNEL = "nothing in {name} is a fused attention kernel"
-NO_LAYERS = "{name} has no row of layers that are alike"
+NO_KERNEL = "nothing in the model is a fused attention kernel"
+NO_LAYERS = "the model has no row of layers that are alike"
 
 NEEDS = (
     Need(("seq_len",), lambda s, _: s.model.reads_text, "{name} reads no text"),
@@ -153,7 +154,7 @@ NEEDS = (
     Need(
         ("optimizer",),
         lambda s, _: s.plan.optimizer.name != "muon" or bool(layer_matrices(s.graph)),
-        "{name} has no matrices of layers, which alone muon updates otherwise than adam",
+        "the model has no matrices of layers, which alone muon updates otherwise than adam",
     ),
     Need(("weight_update_axes",), lambda s, _: s.divides_updates, "it divides no weight further"),
     Need(
@@ -196,21 +197,22 @@ NEEDS = (
     ),
     Need(
         ("vocab_blocks", "loss_labels", "loss_dtype"),
-        _Step.changes_graph,
-        "{name} has no loss over a vocabulary",
+        KeyEffects.changes_graph,
+        "the model has no loss over a vocabulary",
     ),
+    Need(("trainable",), KeyEffects.changes_graph, "it names all weights"),
     Need(("remat", "scan_layers"), lambda s, _: s.model.has_layers, NO_LAYERS),
     Need(
         ("matmul_dtype", "matmul_dtype_dx", "matmul_dtype_dw"),
         lambda s, key: key in s.matmul_keys,
-        "{name} has no matmuls that it is for",
+        "the model has no matmuls that it is for",
     ),
     Need(("quantisation_noise",), lambda s, _: s.rounds_gradients, "no gradient is quantised"),
 )
 """The needs of keys, of which the first that is not met is told."""
 
 
-def _too_much_capacity(step: _Step) -> Iterator[str]:
+def _too_much_capacity(step: KeyEffects) -> Iterator[str]:
     """Yield a sentence for a capacity that is larger than every expert can use."""
     factor = step.plan.experts.capacity_factor
     most = step.graph.sizes["expert"] / step.graph.sizes["choice"] if step.has_experts else factor

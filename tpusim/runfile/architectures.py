@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from tpusim import models
+from tpusim.base.close_names import listed
 from tpusim.base.errors import ModelError, nearest
 from tpusim.models import ARCHITECTURE_NAMES, ARCHITECTURES, Architecture, Transformer
 from tpusim.runfile.schema import required
@@ -71,7 +72,7 @@ def _built(given: Mapping[str, Any]) -> Architecture:
     if missing:
         raise ModelError(
             f"model.{missing[0]} is missing; write it, or the name of a published model "
-            f"({', '.join(models.names(kind))})"
+            f"({listed(models.names(kind))})"
         )
     return kind(**({"name": name} if name else {}), **read)
 

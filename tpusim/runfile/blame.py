@@ -12,6 +12,7 @@ from tpusim.base.shown_value import cut, shown
 from tpusim.runfile.schema import FIELDS, SECTIONS, keys, wanted
 from tpusim.runfile.training import TRAIN
 
+_BESIDES = "a sweep is of one model, on sweep.shapes, and a search chooses among search.slices"
 _OF_A_RUN = ("slice", "model", "plan", "input")
 
 ERRORS: Mapping[str, type[TpusimError]] = {
@@ -82,9 +83,19 @@ def _unknown(path: list[str]) -> str:
     if section == ["search", "vary"] and key in FIELDS["plan"]:
         return f"[search.vary] does not take {key!r}; write search.axes or search.meshes instead"
     own, told = keys(section), foreign_advice(key, keys(section))
+    if section[-1] == "vary" and (key in SECTIONS or (not told and _exact_homes(key))):
+        return f"[{'.'.join(section)}] varies keys of [plan], and {key!r} is none; {_BESIDES}"
     if not told and (homes := _homes(key) if not close_names(key, own) else _exact_homes(key)):
         told = f"it belongs to {homes}"
     return f"[{'.'.join(section)}] has an unknown key {key!r}; {told or nearest(key, own)}"
+
+
+def key_path(key: str) -> str:
+    """Return the path of a key of a run file, or of what tpusim calls it; empty if none is so."""
+    found = [f"{home}.{key}" for home in _OF_A_RUN if key in FIELDS[home]]
+    found += [f"{home}.{our_name(key, FIELDS[home])}" for home in reversed(_OF_A_RUN)
+              if our_name(key, FIELDS[home])]  # fmt: skip
+    return found[0] if found else ""
 
 
 def _exact_homes(key: str) -> str:

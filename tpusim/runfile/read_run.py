@@ -12,6 +12,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, blame, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
+from tpusim.base.value_checks import is_list
 from tpusim.hardware import Slice
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
@@ -180,6 +181,11 @@ def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
 
 def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the words that name a file and its settings, and the file's tables."""
+    if not is_list(overrides):
+        raise FileError(
+            f"overrides is {shown(overrides)}; write a list of settings, such as "
+            "['plan.remat=minimal']"
+        )
     with blame(str(path)):
         written = read_toml(path_of(path, "read_run"))
     return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
@@ -247,10 +253,9 @@ def _model(given: Mapping[str, Any]) -> Architecture:
         raise ModelError(models.unknown(name))
     for key in required(Transformer):
         if key not in given:
-            zoo = ", ".join(models.names(Transformer))
             raise ModelError(
-                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a model "
-                f"of the zoo ({zoo}), or hf with {wanted(['model', 'hf'])}"
+                f"model.{key} is missing; write {wanted(['model', key])}, or the name of a "
+                f"published model (tpusim models lists them), or hf with {wanted(['model', 'hf'])}"
             )
     return Transformer(**given)
 

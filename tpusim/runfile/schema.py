@@ -233,7 +233,7 @@ def wanted(path: Sequence[str]) -> str:
             return "the least and the most chips of a slice, such as [2048, 6144]"
         case ["search", "num_slices", *_]:
             return "a list of numbers of slices, such as [1, 2, 4]"
-        case ["search", "axes", *_]:
+        case ["sweep" | "search", "axes", *_]:
             return 'a list of axes, such as ["data", "fsdp", "tensor"]'
         case ["search", "at_most", *_]:
             return _READ_TYPES[Mapping[str, float]][1]

@@ -12,6 +12,12 @@ from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
 from tpusim.runfile.schema import KEYS
 
+REPLACED: Mapping[str, Sequence[str]] = {
+    "slice.name": ("chip", "topology", "twisted"),
+    "slice.chip": ("name",),
+}
+"""The keys of a section that say the same as a key, whose place a setting of it takes."""
+
 STDIN = "-"
 """The path that stands for the standard input."""
 
@@ -31,18 +37,31 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise FileError(f"not valid TOML: {error}; write key = value under [section]") from error
+        raise FileError(f"not valid TOML: {error}; {_instead(path, text, error)}") from error
     except (ValueError, RecursionError) as error:
         raise FileError(
             "a number or a nesting is too long to be read; write a shorter one"
         ) from error
 
 
+def _instead(path: Path, text: str, error: Exception) -> str:
+    """Return what to do with a text that is no TOML."""
+    if path.suffix == ".json" or text.lstrip().startswith("{"):
+        return f'a run file reads the config of a model as hf = "{path.name}" under [model]'
+    if path.suffix in (".yml", ".yaml"):
+        return f"a MaxText config is given as --maxtext {path}"
+    if text.startswith("HloModule"):
+        return f"a compiled program is for tpusim replay {path}"
+    if str(error).startswith("Invalid value"):
+        return 'write numbers as they are and text in quotes, such as name = "v5e-256"'
+    return "write key = value under [section]"
+
+
 def override(data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """Return `data` with each `key.key=value` put in, such as `plan.remat=minimal`.
 
     A value is TOML, or else text as it stands. It takes the place of the same key in its other
-    spelling.
+    spelling; a slice's name that of chip and topology, and a chip that of the name.
     """
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -55,6 +74,9 @@ def override(data: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         if path[0] in KEYS and isinstance(data.get(path[0]), dict) and len(path) > 1:
             section, path[1:] = _respelt(data[path[0]], path[1:], value, KEYS[path[0]])
             data = {**data, path[0]: section}
+        elif isinstance(given := data.get(path[0]), dict):
+            replaced = REPLACED.get(key.strip(), ())
+            data = {**data, path[0]: {k: v for k, v in given.items() if k not in replaced}}
         data = put(data, path, value, key.strip())
     return data
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.shown_value import shown
 
 if TYPE_CHECKING:
     from tpusim.training import TrainingRun
@@ -34,7 +35,8 @@ def _known(path: list[str], table: Any, kind: type) -> dict[str, Any]:
     """Return the keys of a table. Raise PlanError if it is none, or lacks or adds a key."""
     where = ".".join(path)
     if not isinstance(table, dict):
-        raise PlanError(f"{where} is {table!r}; write a section [{where}]")
+        example = "tokens = 1e12" if where == TRAIN else "every = 1000"
+        raise PlanError(f"{where} is {shown(table)}; write a section [{where}] with {example}")
     known = [field.name for field in fields(kind)]
     for key in table:
         if key not in known:

@@ -58,6 +58,8 @@ def slices_of(
                 for count in num_slices
                 if least <= prod(dims) * count <= most
             ]
+    if least > most:
+        raise PlanError(f"chips are from {least:,} to {most:,}; write the least first")
     if not found:
         raise PlanError(
             f"no slice of {', '.join(generations)} has {least:,} to {most:,} chips; write another "

@@ -49,6 +49,18 @@ def plan_advice(result: PlanResult) -> Advice:
     return _advice(result, found, trials.changes, trials.refused)
 
 
+def step_time_of(result: PlanResult, plan: Plan) -> float | None:
+    """Return the seconds of a step of another plan in the place of a result's; None if refused."""
+    moves = plan.mesh != result.plan.mesh
+    trials = _PlanTrials(result)
+    placement = None if moves else trials.given
+    try:
+        found = trials.run(plan.replace(placement=None), result.pod, placement)
+    except TpusimError:
+        return None
+    return found.step_time_s
+
+
 def replay_advice(result: ReplayResult) -> Advice:
     """Return the advice on a compiled program: what bounds it, and what faster machines save."""
     modelled, found = result.costs == "model", limits(result)
@@ -101,18 +113,18 @@ class _PlanTrials:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
     @property
-    def _given(self) -> Placement | None:
+    def given(self) -> Placement | None:
         """The placement that the run was given, if any."""
         return self.base.placement if self.base.placement_given else None
 
     def try_plan(self, change: PlanChange) -> None:
         """Simulate a change of the plan."""
         base, keys = self.base, dict(change.keys)
-        placement = change.placement or (None if change.moves else self._given)
+        placement = change.placement or (None if change.moves else self.given)
         replaces = change.moves and base.plan.placement is not None
         try:
             plan = base.plan.replace(**keys, **({"placement": None} if replaces else {}))
-            result = self._run(plan, base.pod, placement)
+            result = self.run(plan, base.pod, placement)
         except TpusimError as error:
             self.refused.append((change.what, str(error)))
             return
@@ -126,7 +138,7 @@ class _PlanTrials:
         """Simulate the same plan in the same place with another input pipeline."""
         base, placement = self.base, self.base.placement
         try:
-            result = self._run(base.plan, base.pod, placement, given.replace(**change.keys))
+            result = self.run(base.plan, base.pod, placement, given.replace(**change.keys))
         except TpusimError as error:
             self.refused.append((change.what, str(error)))
             return
@@ -137,10 +149,10 @@ class _PlanTrials:
     def try_machine(self, what: str, pod: Slice) -> None:
         """Simulate the same plan in the same place on another machine."""
         placement = self.base.placement
-        result = self._run(self.base.plan, pod, placement)
+        result = self.run(self.base.plan, pod, placement)
         self._add(ChangeKind.MACHINE, what, (), result, placement)
 
-    def _run(
+    def run(
         self, plan: Plan, pod: Slice, placement: Placement | None, given: Input | None = None
     ) -> PlanResult:
         """Return the result of a plan; `given` is in place of the run's input pipeline, if any."""

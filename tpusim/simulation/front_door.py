@@ -14,7 +14,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Input, Plan
 from tpusim.results import PlanResult, ReplayResult
-from tpusim.simulation.advice import plan_advice
+from tpusim.simulation.advice import plan_advice, step_time_of
 from tpusim.simulation.arguments import check_arguments, check_input, check_slice
 from tpusim.simulation.fed_step import fed
 from tpusim.simulation.plan_run import run_plan
@@ -127,7 +127,7 @@ def simulate(
     result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
     if input is not None:
         result = fed(result, input)
-    return replace(result, adviser=plan_advice)
+    return replace(result, adviser=plan_advice, retried=step_time_of)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -10,6 +10,7 @@ from math import ceil, inf
 from tpusim.base.errors import PlanError
 from tpusim.base.units import format_bytes
 from tpusim.partition import DTYPE_BYTES
+from tpusim.pipeline.planned_step import planned_graph
 from tpusim.program import Program, Transfer, TransferKind
 from tpusim.results import PlanResult
 from tpusim.training.run import BLOCKING, Checkpoints
@@ -99,21 +100,31 @@ def _held(result: PlanResult) -> tuple[float, float, float]:
     """Return the bytes of state on the fullest device, those among them on its host, and the total.
 
     Moments are sharded as their weights, so the whole state is to one device's as the model's
-    parameters, without padding, to its weights.
+    parameters, without padding, to its weights. Of a step with adapters, only what is trained is
+    written, as MaxText does (0.2.5, checkpointing.py).
     """
-    devices = [_of_device(program) for program in result.programs]
+    some = bool(result.plan.adapters.rank)
+    devices = [_of_device(program, trained=some) for program in result.programs]
     weights, moments = (sum(part) for part in list(zip(*devices, strict=True))[:2])
     item = DTYPE_BYTES[result.plan.dtypes.param]
-    total = result.model.parameter_count * item * (1 + moments / weights if weights else 1.0)
+    count = result.model.parameter_count
+    if some:
+        count = planned_graph(result.model, result.plan).trained_count
+    total = count * item * (1 + moments / weights if weights else 1.0)
     fullest = max(devices, key=lambda each: each[0] + each[1])
     return fullest[0] + fullest[1], fullest[2], total
 
 
-def _of_device(program: Program) -> tuple[float, float, float]:
-    """Return the bytes of weights and of moments of a device, and those of moments on its host."""
+def _of_device(program: Program, *, trained: bool) -> tuple[float, float, float]:
+    """Return the bytes of weights and of moments of a device, and those of moments on its host.
+
+    trained: of the weights, those that are updated alone.
+    """
     sums = dict.fromkeys((WEIGHTS, MOMENTS), 0.0)
+    updated = {op.name.removeprefix("update/") for op in program.body}
     for alloc in program.resident:
-        if alloc.category in sums:
+        left_out = trained and alloc.category == WEIGHTS and alloc.tensor not in updated
+        if alloc.category in sums and not left_out:
             sums[alloc.category] += float(alloc.bytes)
     away = sum(
         float(alloc.bytes)

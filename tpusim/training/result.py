@@ -117,11 +117,7 @@ class TrainingResult(ShortRepr):
 
     def activities_s(self) -> dict[str, float]:
         """Return the wall seconds of each activity."""
-        found: dict[str, float] = {}
-        for span in self.timeline.spans:
-            seconds = (span.end_ps - span.start_ps) * PICO
-            found[str(span.activity)] = found.get(str(span.activity), 0.0) + seconds
-        return found
+        return {str(name): spent * PICO for name, spent in self.timeline.spent_ps.items()}
 
     def facts(self) -> dict[str, Any]:
         """Return the result as plain data, in SI units."""

@@ -1,6 +1,5 @@
 """The front door of training runs: a step is simulated, and then the run around it."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -47,7 +46,7 @@ six logs of MLPerf Training v0.7 (BERT 3.1, 0.05, 0.5; ResNet-50 0.6; SSD 0.8; G
 DATA_LOADING = "DATA_LOADING_SYNC"
 
 MOST_EVENTS = 1_000_000
-"""Evaluations, and checkpoints, that a run may have: each is simulated, in some 30 us."""
+"""Evaluations, and checkpoints, that a run may have: those that do not repeat take 10 us each."""
 
 
 @checked_call
@@ -196,11 +195,9 @@ def _times(parts: _Parts, run: TrainingRun, steps: int) -> LoopTimes:
 
 def _buckets(timeline: TrainingTimeline, step: PlanResult) -> dict[str, float]:
     """Return the wall seconds by bucket; waits for input are taken from those of the steps."""
-    spent: Counter[Activity] = Counter()
-    for span in timeline.spans:
-        spent[span.activity] += span.end_ps - span.start_ps
+    spent = timeline.spent_ps
     found = {
-        name: sum(spent[activity] for activity in activities) * PICO
+        name: sum(spent.get(activity, 0) for activity in activities) * PICO
         for name, activities in BUCKETS.items()
     }
     waits = step.breakdown_s.get(f"{EXPOSED}{INPUT}", 0.0) / step.step_time_s

@@ -1,15 +1,15 @@
 """Tables of measured runs: a CSV file or a DataFrame whose columns are keys of a run file."""
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tpusim.base.csv_cells import csv_rows
 from tpusim.base.errors import FileError, nearest
+from tpusim.base.frame_values import is_missing, python_value
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_text
 from tpusim.models import ARCHITECTURES
@@ -35,21 +35,9 @@ def read_rows(path: Path) -> tuple[list[str], list[TableRow]]:
     text = read_text(
         path, "a table of runs, where a run is one line", CSV_WANTED, LARGEST_TABLE_BYTES
     )
-    if "\0" in text:
-        raise FileError(f"not a text file (it holds NUL bytes); give {CSV_WANTED}")
     if not text.strip():
         raise FileError("the file is empty; write a header of column names and a row per run")
-    try:
-        lines = [line for line in csv.reader(StringIO(text), strict=True) if any(line)]
-    except csv.Error as error:
-        raise FileError(f"not a table of comma-separated values: {error}") from error
-    header, *rows = ([cell.strip() for cell in line] for line in lines)
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise FileError(
-                f"row {number} has {len(row)} cells and the header {len(header)}; "
-                "put a text that holds commas in double quotes"
-            )
+    header, *rows = csv_rows(text)
     return header, [dict(zip(header, row, strict=True)) for row in rows]
 
 
@@ -62,9 +50,10 @@ def frame_rows(frame: "pd.DataFrame") -> tuple[list[str], list[TableRow]]:
 
 def _cell_text(value: Any) -> str:
     """Return a cell as a CSV file would hold it: integers without a point, missing cells empty."""
+    value = python_value(value)
     if isinstance(value, list | tuple | dict):
         return str(value)
-    if value is None or value != value or str(value) == "<NA>":
+    if value is None or is_missing(value):
         return ""
     if isinstance(value, bool):
         return str(value).lower()

@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from tpusim.base.csv_cells import cell_text
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
 from tpusim.validation.outcome import outcome_columns
@@ -44,8 +45,12 @@ def _csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     cells: Iterable[Iterable[Any]] = zip(*columns.values(), strict=True)
-    writer.writerows(
-        [round(cell, CSV_DECIMALS) if isinstance(cell, float) else cell for cell in row]
-        for row in cells
-    )
+    writer.writerows([_written(cell) for cell in row] for row in cells)
     return text.getvalue()
+
+
+def _written(cell: Any) -> Any:
+    """Return a cell as a CSV file has it: decimals, and texts that no spreadsheet runs."""
+    if isinstance(cell, float):
+        return round(cell, CSV_DECIMALS)
+    return cell_text(cell) if isinstance(cell, str) else cell

@@ -11,12 +11,14 @@ from inputs import nearest
 import tpusim as ts
 from tpusim.base import PlanError
 from tpusim.base.foreign_names import our_names
+from tpusim.cli.help import EXAMPLES
 from tpusim.hardware import chip_names
 from tpusim.maxtext.remat import POLICIES
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.partition.rules import DEFAULT_RULES
 from tpusim.plan import PLAN_CHOICES, PLAN_KEYS, STAGE_AXES
 from tpusim.runfile.schema import SECTIONS, keys
+from tpusim.searches import OBJECTIVES
 from tpusim.training import Checkpoints, TrainingRun
 
 SIZES = {"layers": 2, "embed": 64, "mlp": 128, "heads": 4, "vocab": 128}
@@ -29,6 +31,7 @@ def test_each_stands_for_a_name_that_exists() -> None:
     known |= {word for section in SECTIONS for word in keys([section])}
     known |= {field.name for kind in (TrainingRun, Checkpoints) for field in fields(kind)}
     known |= {word for words in PLAN_CHOICES.values() for word in words} | {*SECTIONS}
+    known |= {*EXAMPLES, *OBJECTIVES, "--out", "--json", "--quiet", "--workers", "--set"}
     known |= {"flash", "dot", "rms", "layer", "decoder", "encoder"}
     assert set(our_names().values()) <= known
     assert not set(our_names()) & {*MODEL_KEYS.table, *PLAN_KEYS.table, *axes, *chip_names()}

@@ -152,7 +152,7 @@ MISTAKES = [
     (["simulate", "RUN", "--explain", "all"],
      "--explain is 'all': valid are advice, collectives, convolutions, lines, passes, pipeline, "
      "placement"),
-    (["simulte", "RUN"], "No such command 'simulte'. Did you mean 'simulate'?"),
+    (["simulte", "RUN"], "No such command 'simulte'; did you mean 'simulate'?"),
     (["chips", "v5"], "no chip 'v5' in the catalogue; did you mean 'v5e' or 'v5p'?"),
     (["simulate"], "Missing argument 'RUN.toml'"),
     (["simulate", "RUN", "--ot", "x"], "No such option: --ot"),

@@ -73,7 +73,7 @@ def test_a_program_and_a_plan(
 
 
 MISTAKES = [
-    (["compare"], "Missing argument 'A B...'"),
+    (["compare"], "Missing argument 'STEP'"),
     (["compare", "PATH"], "run.toml is given alone, and a comparison has two or more; give run "),
     (["compare", "PATH", "none.toml"], "none.toml: cannot be read"),
     (["compare", "PATH", "none.json"], "none.json: cannot be read: No such file or directory; give "

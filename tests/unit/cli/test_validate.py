@@ -114,7 +114,7 @@ MISTAKES = [
     ),
     (
         (HEADER.replace("model.layers", "model.layer"), GOOD),
-        "the column 'model.layer' is no key of [model]; did you mean 'layers' or",
+        "the column 'model.layer' is no key of [model]; did you mean 'layers'?",
     ),
     (
         (HEADER.replace("model.layers", "model.zzzz"), GOOD),
@@ -273,3 +273,15 @@ def test_a_spreadsheet_s_mark_and_blank_lines_are_skipped(tmp_path: Path) -> Non
     path = tmp_path / "runs.csv"
     path.write_text(f"\ufeff{HEADER}\r\n\r\n{GOOD}\r\n", "utf-8")
     assert run(["validate", str(path)]) == 0
+
+
+@pytest.mark.parametrize("missing", [pd.NA, pd.NaT, None, float("nan"), ""])
+def test_a_frame_may_have_gaps_of_any_kind(missing: object, tmp_path: Path) -> None:
+    frame = pd.read_csv(table(tmp_path, f"{HEADER},model.kv_heads", f"{GOOD},4", f"{SLOW},4"))
+    frame = frame.assign(id=["a", "b"]).astype(object)
+    frame.loc[1, "model.kv_heads"] = missing
+    assert [one.status for one in ts.validate(frame).outcomes] == ["ok", "ok"]
+    assert [one.status for one in ts.validate(frame.convert_dtypes()).outcomes] == ["ok", "ok"]
+    frame.loc[1, "measured.step_s"] = missing
+    with pytest.raises(ts.TpusimError, match=r"row 2 \('b'\): the section \[measured\] is missing"):
+        ts.validate(frame)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from steps import planned_graph
 
 import tpusim as ts
 from tpusim.export import export_step
@@ -88,6 +89,10 @@ CASES = {
     "one K/V head": (
         model(WIDE, attention="flash", heads=8, kv_heads=1),
         plan({"fsdp": 2, "tensor": 4}, 128, 4, remat="dots"),
+    ),
+    "one matrix of grouped queries": (
+        model(WIDE, attention="flash", heads=8, kv_heads=4, fused_qkv=True, qkv_bias=True),
+        plan({"fsdp": 2, "tensor": 4}, 128, 4, remat="full"),
     ),
     "microbatches": (
         model(),
@@ -283,6 +288,48 @@ def test_it_trains_and_its_gradients_are_those_of_one_device(name: str, tmp_path
     assert found["loss_difference"] < 1e-5
     assert found["gradient_difference"] < 2e-4
     assert found["losses"][-1] < found["losses"][0] - 0.05
+
+
+IN_PART = {
+    "adapters": (model(), plan(FSDP_TENSOR, adapter_rank=4)),
+    "adapters of microbatches, not scanned": (
+        model(), plan(FSDP_TENSOR, global_batch=16, microbatches=2, adapter_rank=4,
+                      scan_layers=False, trainable=["head"]),
+    ),
+    "adapters in a pipeline": (
+        model(layers=4),
+        plan(**CIRCULAR, adapter_rank=4, adapter_weights=["wq", "wi_0"]),
+    ),
+    "adapters of experts": (
+        model(**EXPERTS), plan({"fsdp": 2, "expert": 4}, capacity_factor=1.5, adapter_rank=4),
+    ),
+    "adapters updated in parts by Muon": (
+        model(), plan({"data": 4, "fsdp": 2}, adapter_rank=4, optimizer="muon",
+                      weight_update_axes=["data"]),
+    ),
+    "some weights": (model(), plan(FSDP_TENSOR, trainable=["wo", "*scale"])),
+}  # fmt: skip
+"""Steps that train a part of their weights."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "adapters" else pytest.param(name, marks=pytest.mark.thorough)
+        for name in IN_PART
+    ],
+)
+def test_a_step_trains_a_part_of_its_weights(name: str, tmp_path: Path) -> None:
+    given, sharded = IN_PART[name]
+    found = run_both(given, sharded, tmp_path)
+    graph = planned_graph(given, sharded)
+    assert found["weights"] == graph.parameter_count
+    trained = {weight.rpartition("/")[2] for weight, _ in graph.gradients}
+    moved = {path.rpartition("['")[2][:-2] for path in found["gradient_differences"]}
+    assert moved == trained
+    assert found["loss_difference"] < 1e-5
+    assert found["gradient_difference"] < 2e-4
+    assert found["losses"][-1] < found["losses"][0]
 
 
 @pytest.mark.thorough

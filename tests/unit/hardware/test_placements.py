@@ -331,3 +331,26 @@ def _place(way: Placement, at: dict[int, int]) -> tuple[int, ...]:
             index = index * span.size + at[span.dim] // span.stride % span.size
         found.append(index)
     return tuple(found)
+
+
+def test_axes_that_cannot_all_have_dimensions_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight axes on three dimensions need five cuts: what has fewer is ruled out at its root."""
+    tried: list[int] = []
+
+    def counted(lengths: Any, left: Any, cuts: int) -> Any:
+        tried.append(len(left))
+        yield from assignments(lengths, left, cuts)
+
+    monkeypatch.setattr("tpusim.hardware.placement_candidates.assignments", counted)
+    mesh = {f"axis{at}": 2 if at < 4 else 4 for at in range(8)}
+    found = placements(Slice("v5p", "16x16x16"), mesh)
+    assert len(found) == 2880
+    assert len(tried) < 200_000
+
+
+def test_more_placements_than_can_be_tried_are_refused_with_a_sentence() -> None:
+    mesh = {f"axis{at}": 2 for at in range(12)}
+    with pytest.raises(PlanError, match="12 axes larger than one, which can lie on v5p:16x16x16"):
+        placements(Slice("v5p", "16x16x16"), mesh)

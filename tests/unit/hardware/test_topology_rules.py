@@ -31,7 +31,7 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
         ("v5p", "16x8x8", "non-decreasing order .* with 1024 chips write 8x8x16, "),
         ("v4", "4x4x5", "multiples of 4 in any order .* nearest are 2x4x4 .32 chips. and 4x4x4"),
         ("v4", "16x16x32", "at most 4096 chips"),
-        ("v5e", "16x32", "v5e slices are 1x1, 2x2, .* nearest are 8x16 .128 chips. and 16x16"),
+        ("v5e", "16x32", "v5e slices are 1x1, 2x2, .* nearest are 8x16 .128 chips., 16x16"),
         ("v5e", "2x32", "with 64 chips write 8x8"),
         ("v5e", "4x4x4", "with 64 chips write 8x8"),
         ("v4", "8x8", "with 64 chips write 4x4x4"),

@@ -155,6 +155,11 @@ def test_dtypes_and_optimizer() -> None:
     assert {key: run(quantization=key).plan.dtypes.noise for key in ("", "int8", "fp8")} == {
         "": "", "int8": "u32", "fp8": "",
     }  # fmt: skip
+    assert run(quantization="int8", use_qwix_quantization=True).plan.dtypes.noise == ""
+    whole = run(quantization="int8", quantization_local_shard_count=0).plan.dtypes
+    assert (whole.of("matmul"), whole.of("matmul_dx"), whole.of("matmul_dw")) == (
+        "int8", "int8", "bf16"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -169,18 +174,25 @@ def test_dtypes_and_optimizer() -> None:
         ({"decoder_block": "gemma3", "sliding_window_size": 64},
          {"qk_norm": True, "window": 64, "global_every": 6}),
         ({"decoder_block": "gemma4", "sliding_window_size": 64, "global_head_dim": 512,
-          "global_num_kv_heads": 1, "share_kv_projections": True, "final_logits_soft_cap": 30.0},
+          "global_num_kv_heads": 1, "share_kv_projections": True, "final_logits_soft_cap": 30.0,
+          "logits_via_embedding": True},
          {"qk_norm": True, "window": 64, "global_every": 6, "global_head_dim": 512,
           "global_kv_heads": 1, "global_keys_as_values": True, "logit_cap": 30.0}),
         ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "num_kv_shared_layers": 1,
           "hidden_size_per_layer_input": 16},
-         {"global_every": 6, "layer_embed": 16, "wide_layers": 0, "wide_mlp": 0}),
+         {"global_every": 6, "layer_embed": 0, "wide_layers": 0, "wide_mlp": 0}),
+        ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "use_post_attn_norm": False,
+          "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1024},
+         {"layer_embed": 16, "post_norms": True}),
+        ({"use_post_attn_norm": True, "hidden_size_per_layer_input": 16, "global_head_dim": 8,
+          "vocab_size_per_layer_input": 1024, "num_kv_shared_layers": 1, "share_kv_projections":
+          True, "use_double_wide_mlp": True, "final_logits_soft_cap": 3.0},
+         {"post_norms": False, "layer_embed": 0, "global_head_dim": 0, "wide_layers": 0,
+          "logit_cap": 0.0}),
         ({"decoder_block": "gemma4_small", "sliding_window_size": 64, "num_kv_shared_layers": 1,
           "use_double_wide_mlp": True, "base_mlp_dim": 96}, {"wide_layers": 1, "wide_mlp": 192}),
         ({"decoder_block": "qwen3", "use_qk_norm": True}, {"qk_norm": True}),
         ({"use_qk_norm": True}, {"qk_norm": False}),
-        ({"attention_type": "local_sliding", "sliding_window_size": 64},
-         {"window": 64, "global_every": 0}),
         ({"sliding_window_size": 64}, {"window": 0}),
         ({"attention": "dot_product", "float32_logits": True},
          {"attention": "dot", "softmax_dtype": "f32"}),
@@ -188,7 +200,7 @@ def test_dtypes_and_optimizer() -> None:
         ({"trainable_position_size": 4096}, {"positions": 4096}),
         ({"dropout_rate": 0.1}, {"dropout": 0.1}),
         ({"dropout_rate": 0.1, "enable_dropout": False}, {"dropout": 0.0}),
-        ({"fused_qkv": True}, {"fused_qkv": True}),
+        ({"fused_qkv": True, "base_num_kv_heads": 2}, {"fused_qkv": True, "kv_heads": 2}),
         ({"decoder_block": "gpt3", "mlp_activations": ["gelu"]},
          {"norm": "layer", "qkv_bias": True, "out_bias": True, "mlp_bias": True}),
         ({"decoder_block": "qwen2", "attention_bias": True}, {"qkv_bias": True, "out_bias": False}),
@@ -257,6 +269,28 @@ def test_an_override_holds_over_the_rules_of_the_file(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_rule_of_a_part_is_the_same_or_refused() -> None:
+    """MaxText 0.2.5 has rules of attention's and experts' own for dimensions that are one here."""
+    keys = {"ici_data_parallelism": 4}
+    alone = run(logical_axis_rules=[["embed", ["data"]]], **keys)
+    assert alone.plan.rules == {"embed": ("data",)}
+    assert alone.notes == (
+        "the rule of embed holds for embed_attn, embed_moe, embed_router, embed_vocab too, which "
+        "MaxText has rules for",
+    )
+    both = [["embed", ["data"]], ["embed_attn", ["data"]]]
+    assert run(logical_axis_rules=both, **keys).plan == alone.plan
+    with pytest.raises(ts.TpusimError, match="shards embed_attn otherwise than embed"):
+        run(logical_axis_rules=[["embed_attn", ["data"]]], **keys)
+
+
+def test_rules_of_a_model_are_read() -> None:
+    keys = {"model_name": "deepseek3-671b-2dfsdp", "ici_expert_parallelism": 8}
+    rules = from_maxtext(None, keys, pod="v5p-128").plan.rules
+    assert rules["mlp"] == rules["heads"] == ("expert",)
+    assert rules["embed"] == ("fsdp",)
+
+
 def test_an_axis_across_slices_shards_what_it_does_within() -> None:
     rules = run(num_slices=2, dcn_tensor_parallelism=2).plan.rules
     assert rules["mlp"] == rules["act_heads"] == rules["act_embed"] == ("dcn_tensor",)
@@ -295,20 +329,26 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"global_parameter_scale": 3}, "write a power of two"),
     ({"base_num_kv_heads": 3}, "4 heads (base_num_query_heads) cannot share 3 K/V heads"),
     ({"decoder_block": "gemma2"}, "sliding_window_size is 0, but"),
+    ({"attention_type": "local_sliding", "sliding_window_size": 64}, "decoder_block llama2 do not"),
+    ({"attention_type": "full"}, "the layers of decoder_block llama2 do not read it; write global"),
+    ({"decoder_block": "deepseek"}, "decoder_block deepseek do not read it; write mla"),
     ({"num_experts": 4}, "decoder_block llama2 has no experts"),
-    ({"use_post_attn_norm": True}, "use_post_attn_norm and use_post_ffw_norm differ"),
+    ({"decoder_block": "gemma2", "sliding_window_size": 64, "use_post_attn_norm": True},
+     "use_post_attn_norm and use_post_ffw_norm differ"),
+    ({"decoder_block": "default", "share_kv_projections": True}, "keys that are the values of all"),
     ({"ici_pipeline_parallelism": 4}, "4 stages x num_layers_per_pipeline_stage=1 x 1 repeats are"),
     ({"ici_pipeline_parallelism": 2, "num_pipeline_microbatches": 3}, "write a multiple of them"),
     ({"ici_pipeline_parallelism": 2, "pipeline_parallel_layers": 1}, "layers outside the pipeline"),
     ({"ici_pipeline_parallelism": 2, "gradient_accumulation_steps": 2}, "write more num_pip"),
     ({"ici_context_usp_ulysses_parallelism": 2}, "which is for context_parallel_strategy=usp"),
-    ({"remat_policy": "minimal_with_quantization"}, "did you mean 'minimal_with_context'?"),
+    ({"remat_policy": "minimal_with_quantization"}, "saves quantised operands, which cannot be"),
     ({"dcn_pipeline": 2}, "no key is called 'dcn_pipeline'; did you mean 'dcn_pipeline_parallel"),
     ({"remat": "save_qkv_proj"}, "no key is called 'remat'; did you mean 'remat_policy'?"),
     ({"gradient_accumulation": 2}, "did you mean 'gradient_accumulation_steps'?"),
     ({"decoder_block": "gpt_oss", "sliding_window_size": 64}, "scanned block of decoder_block gpt"),
     ({"shard_optimizer_over_data": True, "ici_data_parallelism": 2}, "ici_fsdp_parallelism=1"),
-    ({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9}, "input is 9, but only"),
+    ({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9, "sliding_window_size": 64,
+      "decoder_block": "gemma4_small"}, "input is 9, but only"),
     ({"trainable_position_size": 9}, "trainable_position_size is 9, but max_target_length 256"),
     ({"final_logits_soft_cap": -1}, "final_logits_soft_cap is -1"),
     ({"logical_axis_rules": "all"}, "logical_axis_rules is 'all'; write a list of rules"),
@@ -380,6 +420,12 @@ def test_settings_change_the_plan_alone() -> None:
         from_maxtext(None, SMALL, pod="v5e-16", settings=["slice.name=v4-8"])
 
 
+def test_one_matrix_makes_the_queries_of_few_heads_of_keys_too() -> None:
+    fused, three = (run(base_num_kv_heads=2, fused_qkv=each).model for each in (True, False))
+    assert fused == three.replace(fused_qkv=True)
+    assert fused.parameter_count == three.parameter_count
+
+
 def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None:
     notes = run(attn_logits_soft_cap=50, attention_sink=True, steps=10, run_name="mine").notes
     assert notes == (
@@ -398,8 +444,6 @@ def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None
          "changes nothing here: expert_shard_attention_option = 'context'"),
         ({"use_tokamax_gmm": True}, "changes nothing here: use_tokamax_gmm = true"),
         ({"attention_bias": True}, "changes nothing here: attention_bias = true"),
-        ({"base_num_kv_heads": 2, "fused_qkv": True},
-         "not modelled: one matmul for queries, keys and values of fewer heads (fused_qkv = true)"),
         ({"sa_block_kv_compute": 256, "sa_q_layout": "SEQ_MINOR"},
          "not modelled: other tiles and forms of the attention kernel than its blocks "
          "(sa_block_kv_compute = 256, sa_q_layout = 'SEQ_MINOR')"),

@@ -81,12 +81,7 @@ GPT_3 = {
 }  # fmt: skip
 """What MaxText's GPT-3 has (models/gpt3.py), and the zoo's, of matrices alone, has not."""
 
-GPT_OSS = {"qkv_bias": True, "out_bias": True, "mlp_bias": True, "router_bias": True}
-"""The biases of gpt-oss, which the zoo does not count."""
-
-BESIDES: dict[str, dict[str, Any]] = {
-    "gpt3-175b": GPT_3, "gpt-oss-20b": GPT_OSS, "gpt-oss-120b": GPT_OSS,
-}  # fmt: skip
+BESIDES: dict[str, dict[str, Any]] = {"gpt3-175b": GPT_3}
 
 
 OTHERWISE = {

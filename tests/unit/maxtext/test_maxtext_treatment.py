@@ -4,10 +4,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from extent import thorough
+from extent import sample, thorough
 from inputs import RULES, defaults, ignored, models, noted, refused, unsimulated
 
 import tpusim as ts
@@ -24,10 +25,12 @@ SMALL = {
 }  # fmt: skip
 EXPERTS = {"decoder_block": "mixtral", "num_experts": 8, "num_experts_per_tok": 2}
 LATENT = {**EXPERTS, "decoder_block": "deepseek", "attention_type": "mla", "q_lora_rank": 64}
-WINDOWS = {"decoder_block": "gemma4", "sliding_window_size": 64}
+WINDOWS = {"decoder_block": "gemma4", "sliding_window_size": 64, "use_post_attn_norm": True,
+           "use_post_ffw_norm": True}  # fmt: skip
 SMALL_GEMMA = {
     "decoder_block": "gemma4_small", "sliding_window_size": 64, "use_double_wide_mlp": True,
     "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": 1024, "logits_via_embedding": True,
 }  # fmt: skip
 GPT_OSS = {**EXPERTS, "decoder_block": "gpt_oss", "sliding_window_size": 64,
            "inhomogeneous_layer_cycle_interval": 2, "attention_bias": True}  # fmt: skip
@@ -43,6 +46,7 @@ CONTEXTS: Mapping[str, dict[str, Any]] = {
     "windows": WINDOWS,
     "small": SMALL_GEMMA,
     "gpt-oss": GPT_OSS,
+    "quantization": {"quantization": "int8"},
     "dot": {"attention": "dot_product"},
     "custom": {"remat_policy": "custom"},
     "custom, one matrix": {"remat_policy": "custom", "mlp_activations": ["gelu"]},
@@ -51,25 +55,33 @@ CONTEXTS: Mapping[str, dict[str, Any]] = {
     "context": {"ici_context_parallelism": 2},
     "slices": {"num_slices": 2, "dcn_data_parallelism": -1},
     "data alone": {"ici_data_parallelism": 16, "ici_fsdp_parallelism": 1},
+    "topology": {"compile_topology": "v5e-16"},
     "two slices": {"compile_topology_num_slices": 2, "ici_data_parallelism": 16,
                    "ici_fsdp_parallelism": 1},
+    "lora": {"lora.enable_lora": True, "lora.lora_rank": 8},
     "rules": {RULES: [["mlp", ["fsdp"]]]},
-    "named": {"model_name": "gemma-2b"},
-    "named, changed": {"model_name": "gemma-2b", "base_num_decoder_layers": 4,
+    "model": {"model_name": "gemma-2b"},
+    "model, override": {"model_name": "gemma-2b", "base_num_decoder_layers": 4,
                        "override_model_config": True},
 }  # fmt: skip
 OTHERS = {
     bool: (True, False), int: (2, 4, 0, 64, 256, 1024, 4096), float: (0.5, 0.1, 2.0, 8.0),
-    str: ("device", "offload", "float32", "bfloat16", "int8", "minimal", "sgd", "dot_product",
-          "qwen3", "local_sliding", "ring", "llama2-7b", "gpu", "v5e-64"),
+    str: (".*out", "device", "offload", "float32", "bfloat16", "int8", "minimal", "sgd",
+          "dot_product", "qwen3", "local_sliding", "ring", "llama2-7b", "gpu", "v5e-64"),
     list: (["relu"], ["gelu", "linear"]),
 }  # fmt: skip
 KINDS = ("data", "fsdp", "tensor", "pipeline", "expert", "context", "sequence")
 
 
+FOLDER = TemporaryDirectory()
+FILE = Path(FOLDER.name) / "small.yml"
+"""The small model as a file, whose keys are not each tried for whether they matter."""
+
+
 def run(**keys: Any) -> SimulationRun:
-    given = {"compile_topology": "v5e-16", **keys}
-    return from_maxtext(None, given if "model_name" in given else {**SMALL, **given})
+    FILE.write_text("".join(f"{key}: {value}\n" for key, value in SMALL.items()), "utf-8")
+    pod = None if "compile_topology" in keys else "v5e-16"
+    return from_maxtext(None if "model_name" in keys else FILE, keys, pod=pod)
 
 
 def test_each_key_has_one_treatment() -> None:
@@ -85,10 +97,11 @@ def test_each_key_has_one_treatment() -> None:
     assert all(len(why) > 15 for why in ignored().values())
 
 
-@pytest.mark.parametrize("key", defaults())
+@pytest.mark.parametrize("key", sample(defaults(), 3))
 def test_a_key_that_is_read_changes_a_run(key: str) -> None:
     """In some context another value gives another run, or is refused by what reads it."""
-    assert any(_matters(key, name) for name in CONTEXTS)
+    near = sorted(CONTEXTS, key=lambda name: not any(word in key for word in name.split(", ")))
+    assert any(_matters(key, name) for name in near)
 
 
 @cache
@@ -112,6 +125,13 @@ def _matters(key: str, name: str) -> bool:
     return False
 
 
+NEEDED = {
+    "num_experts": EXPERTS,
+    "quantization": {"quantization": "int8"},
+    "lora.enable_lora": CONTEXTS["lora"],
+}
+
+
 def _asking(key: str) -> dict[str, Any]:
     """Another value of a key of a feature, and what the feature needs."""
     feature = {**noted(), **refused()}[key]
@@ -127,11 +147,11 @@ def _asking(key: str) -> dict[str, Any]:
         if equals:
             needed[name] = value
         else:
-            needed = {"num_experts": EXPERTS, "quantization": {"quantization": "int8"}}.get(
+            needed = NEEDED.get(
                 name, _asking(name) if name in {**noted(), **refused()} else {name: 2}
             )
-    latent = LATENT if "attention_type=mla" in feature.needs else {}
-    return {**latent, **needed, key: other}
+    blocks = {"attention_type=mla": LATENT, "decoder_block=gemma4_small": SMALL_GEMMA}
+    return {**blocks.get("".join(feature.needs), {}), **needed, key: other}
 
 
 @pytest.mark.parametrize("key", refused())
@@ -167,7 +187,7 @@ def _own_keys(name: str) -> dict[str, Any]:
     return {key: value for key, value in models()[name].items() if key not in refused()}
 
 
-@pytest.mark.parametrize("name", models())
+@pytest.mark.parametrize("name", sample(models(), 4))
 def test_a_name_means_nothing_but_its_keys(name: str, tmp_path: Path) -> None:
     """Neither `model_name`, `run_name` nor a file's name change a number."""
     keys = _own_keys(name)
@@ -183,6 +203,12 @@ def test_a_name_means_nothing_but_its_keys(name: str, tmp_path: Path) -> None:
         assert by_file.model.flat() | {"name": name} == known.model.flat()
 
 
+def test_gemma_4_e2b_is_the_same_model_by_its_keys() -> None:
+    """Its pattern of five layers hung on the name: 0.3688 s by its file, 0.3829 s by its name."""
+    by_keys = from_maxtext(None, _own_keys("gemma4-e2b"), pod="v5e-256").model
+    assert by_keys.flat() | {"name": ""} == ts.models.load("gemma4-e2b").flat() | {"name": ""}
+
+
 def _yaml(value: Any) -> str:
     return str(value).replace("True", "true").replace("False", "false")
 
@@ -194,7 +220,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"use_dpo": True, "dpo": {"algo": "dpo"}}, "preference optimisation, which runs two models"),
     ({"use_sft": True, "use_multimodal": True}, "for the decoder alone write use_multimodal=false"),
     ({"return_log_prob": True}, "decoding cannot be simulated"),
-    ({"lora": {"enable_lora": True, "lora_rank": 16}}, "LoRA"),
+    ({"lora": {"enable_lora": True, "lora_rank": 16, "lora_weight_qtype": "nf4"}}, "QLoRA"),
     ({"my_teacher": {"model_name": "llama2-7b"}, "steps": 3}, "my_teacher holds keys of its own"),
     ({"hidden_size": 512, "num_hidden_layers": 4, "vocab_size": 9}, "are none of MaxText's, such"),
 ]  # fmt: skip
@@ -237,13 +263,14 @@ WRONG: tuple[Any, ...] = (
 
 
 def _cases(every: int) -> Iterator[tuple[str, Any]]:
-    cases = ((key, wrong) for key in (*BASE, *refused()) for wrong in WRONG)
+    keys = dict.fromkeys((*BASE, *defaults(), *noted(), *refused(), *ignored(), RULES))
+    cases = ((key, wrong) for key in keys for wrong in WRONG)
     yield from (case for at, case in enumerate(cases) if at % every == 0)
 
 
 @pytest.mark.parametrize("every", [101, thorough(1)])
 def test_a_wrong_value_is_one_sentence(every: int) -> None:
-    """Of every key of the base configuration: a run, or one clear sentence."""
+    """Of every key, those of the base configuration among them: a run, or one clear sentence."""
     for key, wrong in _cases(every):
         try:
             run(**{key: wrong})

@@ -100,7 +100,7 @@ def test_each_flop_of_the_model_is_done_once_or_is_padding() -> None:
 def test_published_changes_and_unknown_names() -> None:
     assert ResNet.published("resnet-50", classes=10).classes == 10
     with pytest.raises(
-        ModelError, match=r"no ResNet 'resnet-5' is known; did you mean 'resnet-50'"
+        ModelError, match=r"no ResNet 'resnet-5' is known; of resnet there are resnet-101"
     ):
         ResNet.published("resnet-5")
     with pytest.raises(ModelError, match="no DiffusionUNet 'sd' is known"):

@@ -31,6 +31,29 @@ def test_it_has_the_weights_and_the_flops_of_three(kernel: dict[str, Any], remat
     assert made.flops == expected.flops
 
 
+GROUPED = [
+    {"kv_heads": 2}, {"kv_heads": 2, "rotary": False}, {"kv_heads": 1},
+    {"kv_heads": 2, "qk_norm": True},
+    {"kv_heads": 4, "qkv_bias": True}, {"window": 8, "global_every": 2, "global_kv_heads": 4},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", GROUPED)
+@pytest.mark.parametrize("kernel", ["flash", "dot"])
+def test_grouped_queries_are_made_by_one_matrix_too(keys: dict[str, Any], kernel: str) -> None:
+    """Each head of keys and values behind the queries that share it."""
+    three = small(attention=kernel, **keys)
+    one = small(attention=kernel, fused_qkv=True, **keys)
+    assert one.parameter_count == three.parameter_count
+    for mesh in ({"fsdp": 8}, {"fsdp": 4, "tensor": 2}):
+        plan, pod = plan_of(mesh), Slice("v5e", "2x4")
+        if mesh.get("tensor", 1) > keys.get("kv_heads", 8):
+            continue
+        made, expected = (simulate(model, plan, pod) for model in (one, three))
+        assert made.flops.model == expected.flops.model
+        assert 0.8 * expected.step_time_s < made.step_time_s < 1.02 * expected.step_time_s
+
+
 def test_one_einsum_takes_the_place_of_three() -> None:
     (scan,) = (
         op for op in small(fused_qkv=True).graph(batch=1, seq_len=16).ops if hasattr(op, "body")
@@ -83,8 +106,6 @@ def test_its_one_reader_gathers_in_a_ring() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"kv_heads": 2}, "8 heads share 2 K/V heads; write fused_qkv = false"),
-        ({"window": 8, "global_every": 2, "global_kv_heads": 4}, "8 heads share 4 K/V heads"),
         ({"window": 8, "global_every": 2, "global_keys_as_values": True}, "write one of the two"),
         ({"kv_rank": 16, "rope_dim": 8}, "with kv_rank = 16 they are made of latents"),
     ],

@@ -52,13 +52,40 @@ BILLIONS = {
     "qwen3-8b": 8.191,
     "qwen3-14b": 14.768,
     "qwen3-32b": 32.762,
+    "qwen3-0.6b": 0.596,
+    "qwen3-1.7b": 1.721,
+    "qwen3-4b": 4.022,
+    "qwen3-480b-a35b": 480.155,
+    "qwen2.5-0.5b": 0.494,
+    "qwen2.5-1.5b": 1.544,
+    "qwen2.5-3b": 3.086,
+    "qwen2.5-7b": 7.616,
+    "qwen2.5-14b": 14.770,
+    "qwen2.5-32b": 32.764,
+    "qwen2.5-72b": 72.706,
+    "gemma-2b": 2.506,
+    "gemma-7b": 8.538,
+    "gemma2-2b": 2.614,
+    "llama3.2-1b": 1.236,
+    "llama3.2-3b": 3.213,
+    "llama3.3-70b": 70.554,
+    "olmo3-7b": 7.298,
+    "olmo3-32b": 32.234,
+    "kimi-k2": 1026.4,
+    "ax-k1": 519.0,
+    "mistral-small-4": 119.0,
+    "sarvam-105b": 106.0,
+    "glm-4.7-flash": 29.94,
+    "solar-open-100b": 102.6,
+    "hy3": 295.0,
+    "mellum2-12b": 12.15,
     "lamda-137b": 137.7,
     "lingvo-128b": 137.702,
     "lingvo-41b": 43.88,
 }
 """Published with the runs or the weights (Llama, Qwen3: the number of elements of the checkpoints;
-Gemma 2: arXiv:2408.00118, Table 2; PaLM: arXiv:2204.02311, Table 1; gpt-oss: with the biases and
-sinks that are left out here)."""
+Gemma 2: arXiv:2408.00118, Table 2; PaLM: arXiv:2204.02311, Table 1; gpt-oss: with the sinks
+that are left out here)."""
 
 ACTIVE_BILLIONS = {
     "mixtral-8x7b": (12.9, 0.01),
@@ -67,6 +94,13 @@ ACTIVE_BILLIONS = {
     "qwen3-235b-a22b": (22, 0.02),
     "deepseek-v2": (21, 0.03),
     "deepseek-v3": (37, 0.02),
+    "qwen3-480b-a35b": (35, 0.02),
+    "kimi-k2": (32.6, 0.02),
+    "ax-k1": (33, 0.02),
+    "solar-open-100b": (12, 0.02),
+    "hy3": (21, 0.02),
+    "mellum2-12b": (2.5, 0.03),
+    "mistral-small-4": (6.5, 0.03),
 }
 """Published as what a token passes, to the digits given, with the share by which ours may differ:
 Mixtral (mistral.ai, "Mixtral of experts" and "Cheaper, better, faster, stronger"), Qwen3
@@ -152,7 +186,7 @@ def test_a_published_transformer_is_changed_by_flat_keys() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("bert", "no model 'bert' in the zoo; did you mean 'bert-base' or 'bert-480b'"),
+        ("bert", "no model 'bert' in the zoo; did you mean 'bert-base' or 'bert-large'"),
         ("llama-3-70b", "did you mean 'llama3-70b'"),
         ("zzz", "no model 'zzz' in the zoo; `tpusim models` lists the "),
         (3, "no model 3 in the zoo"),

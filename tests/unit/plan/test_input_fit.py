@@ -50,8 +50,20 @@ def test_samples_that_disagree_say_by_how_much() -> None:
     [
         ("stage,threads,records,bytes\n", "the column seconds is missing"),
         ("stage,threads,records,bytes,seconds\n", "there is no sample"),
-        ("stage,threads,records,bytes,seconds\nread,0,1,1,1\n", "line 2 has '0' in the column"),
-        ("stage,threads,records,bytes,seconds\nread,1,1,1\n", "line 2 has None in the column"),
+        (
+            "stage,threads,records,bytes,seconds\nread,0,1,1,1\n",
+            "sample 1 has threads = 0.0;",
+        ),
+        ("stage,threads,records,bytes,seconds\nread,1,1,1\n", "row 1 has 4 cells and the header 5"),
+        ("stage,threads,records,bytes,seconds\nread,1,1,1,x\n", "row 1 has 'x' in the column sec"),
+        ("stage,threads,records,bytes,seconds,bytes\n", "column bytes is in the header twice"),
+        ("", "the column stage is missing"),
+        ("\0", "NUL bytes"),
+        ('stage,threads,records,bytes,seconds\n"read', "not a table of comma-separated values"),
+        *(
+            (f"stage,threads,records,bytes,seconds\nread,1,1,1,{number}\n", "1 has seconds = ")
+            for number in ("1e-308", "5e-324", "1e300", "1e999", "nan", "-1", "-0.0")
+        ),
         ("stage,threads,records,bytes,seconds\ndecod,1,1,1,1\n", "did you mean 'decode'?"),
     ],
 )
@@ -62,6 +74,14 @@ def test_a_bad_sample_is_one_sentence(tmp_path: Path, text: str, said: str) -> N
         input_rates(str(path))
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_end_as_on_any_system(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "sample.csv"
+    lines = ("stage,threads,records,bytes,seconds", "decode,4,2000,1e9,1.0", "")
+    path.write_bytes(end.join(lines).encode())
+    assert "decode_s = 0.002 " in input_rates(str(path))
 
 
 def test_the_command_prints_a_section_or_the_sources(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from reports import ComparedStep, read_step, step_of
 
 import tpusim as ts
 from tpusim.base import FileError, PlanError
+from tpusim.base.plain_text import visible_lines
 from tpusim.hardware import Slice
 from tpusim.report import (
     Comparison,
@@ -166,6 +167,14 @@ BAD_FILES = [
     ({"breakdown_s": {"matmul": 1.0}}, "breakdown_s sums to 1.0, but step_time_s is .*, so it was"),
     ({"phases_s": {"forward": True}}, "as phases_s is"),
     ({"slice": "v4"}, "as slice is 'v4'"),
+    ({"step_time_s": 0.0}, "as step_time_s is 0.0"),
+    ({"step_time_s": 1e299}, "as step_time_s is 1e"),
+    ({"step_time_s": float("nan")}, "not JSON .NaN is no number of JSON"),
+    ({"model": [[[[[[[[[[[[[1]]]]]]]]]]]]]}, "not JSON .more than 12 tables or lists within each"),
+    *(
+        ({key: ...}, f"as it has no {key}; give")
+        for key in ("mfu", "hfu", "tokens_per_s", "hbm_peak_bytes", "breakdown_s", "placement")
+    ),
 ]
 
 
@@ -174,7 +183,8 @@ def test_a_file_that_is_no_result_is_refused(
     content: str | dict[str, object], sentence: str, tmp_path: Path
 ) -> None:
     if isinstance(content, dict):
-        content = json.dumps(document(small_replay()) | content)
+        facts = document(small_replay()) | content
+        content = json.dumps({key: value for key, value in facts.items() if value is not ...})
     (tmp_path / "result.json").write_text(content, "utf-8")
     with pytest.raises(FileError, match=sentence) as caught:
         read_step(tmp_path)
@@ -233,3 +243,16 @@ def test_said_is_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (
         out == f"{(tmp_path / 'out/compare.txt').read_text('utf-8')}\nreport      {tmp_path}/out\n"
     )
+
+
+def test_what_others_wrote_reaches_no_terminal(tmp_path: Path) -> None:
+    facts = document(small_replay())
+    facts["replay"]["program"] = "a\x1b[2Jb" + "x" * 10_000
+    facts["fit"] = "\x1b]0;title\x07\n\n"
+    facts["slice"]["topology"] = "\u202e4x4"
+    facts["breakdown_s"] = {"\x1b[31mred": facts["step_time_s"]}
+    (tmp_path / "result.json").write_text(json.dumps(facts), "utf-8")
+    text = str(ts.compare(ONE, tmp_path))
+    assert visible_lines(text) == text
+    assert "a\ufffd[2Jb" in text
+    assert max(map(len, text.splitlines())) < 300

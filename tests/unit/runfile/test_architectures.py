@@ -75,7 +75,7 @@ def test_every_published_model_is_found_by_its_name() -> None:
         ('name = "t5-base"\nmoe = { expert = 8 }', "model.moe has an unknown key 'expert'; did"),
         ('name = "siglip-b/16"\nfrozen = "img"', "frozen is 'img'; write one of image, text"),
         ('architecture = "metnet-2"\ndilations = [0]', "dilations is .0,.; it must be a list"),
-        ('name = "resnet-5"', "no model 'resnet-5' in the zoo; did you mean 'resnet-50'"),
+        ('name = "resnet-5"', "no model 'resnet-5' in the zoo; of resnet there are resnet-101"),
     ],
 )
 def test_what_a_model_says_wrong(model: str, sentence: str, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ BAD_CONTENT = [
     ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = 0.5"}, HardwareError, "is 0.5; write a"),
     ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = inf"}, HardwareError, "is inf; write a"),
     ({"slice": f"{PARTS['slice']}\ndcn_oversubscription = 1{'0' * 400}"}, HardwareError, "; write"),
-    ({"model": 'name = "maxtext-23b"'}, ModelError, r"did you mean 'maxtext-32b'"),
+    ({"model": 'name = "maxtext-23b"'}, ModelError, "of maxtext there are maxtext-1024b"),
     ({"model": 'name = "maxtext-22b"\nkv_heads = 5'}, ModelError, "cannot share 5 K/V heads"),
     ({"model": 'name = "llama2-7b"\nhf = "config.json"'}, ModelError,
      "hf and the name of a model of the zoo, llama2-7b; write one of them"),

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from accounts import unused_keys, unused_model_keys
 from plans import plan_of, small
 
-from tpusim.results.unused_keys import unused_keys
+import tpusim as ts
 
 EXPERTS = {"experts": 8, "experts_per_token": 2}
 ONE = "is not used, as the mesh has one stage"
@@ -62,3 +63,63 @@ def test_what_nothing_takes_is_noted(
     model: dict[str, Any], plan: dict[str, Any], notes: list[str]
 ) -> None:
     assert list(unused_keys(small(**{"layers": 4} | model), plan_of(**plan))) == notes
+
+
+NO_VOCABULARY = "is not used, as the model has no loss over a vocabulary"
+NO_KERNEL = "is not used, as nothing in the model is a fused attention kernel"
+NO_LAYERS = "is not used, as the model has no row of layers that are alike"
+OTHERS: list[tuple[str, str, Any, str]] = [
+    *(("resnet-50", key, value, NO_VOCABULARY)
+      for key, value in (("vocab_blocks", 4), ("loss_labels", "index"), ("loss_dtype", "f32"))),
+    *((model, key, value, NO_KERNEL) for model in ("resnet-50", "vit-b/16")
+      for key, value in (("attention_block", [1024, 1024]), ("attention_backward", "one-kernel"),
+                         ("attention_block_backward", [256, 256]))),
+    ("resnet-50", "remat", "minimal", NO_LAYERS),
+    ("resnet-50", "scan_layers", False, NO_LAYERS),
+    ("resnet-50", "moment_dtype", "bf16", "is not used, as sgd keeps no moments"),
+    ("resnet-50", "quantisation_noise", "u32", "is not used, as no gradient is quantised"),
+    ("ssd-resnet34", "matmul_dtype", "int8",
+     "is not used, as the model has no matmuls that it is for"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "key", "value", "note"), OTHERS)
+def test_keys_of_language_models_are_noted_on_others(
+    name: str, key: str, value: Any, note: str
+) -> None:
+    model = ts.models.SSD() if name == "ssd-resnet34" else ts.models.load(name)
+    plan = ts.Plan(mesh={"data": 8}, global_batch=64, optimizer="sgd", **{key: value})
+    assert f"plan.{key} {note}" in list(unused_keys(model, plan))
+    assert f"plan.{key} {note}" in [text for _, text in ts.simulate(model, plan, "v5e-8").notes()]
+
+
+def test_a_key_that_the_lowering_does_not_take_is_noted() -> None:
+    model, plan = small(layers=4), plan_of(mesh={"data": 8}, collective_matmul=False)
+    note = (
+        "plan.collective_matmul does nothing on this placement: with True the program is the same"
+    )
+    assert note in [text for _, text in ts.simulate(model, plan, "v5e-8").notes()]
+
+
+def test_a_rule_for_all_parts_of_a_model_is_used() -> None:
+    plan = ts.Plan(mesh={"data": 4, "tensor": 2}, global_batch=64, rules={"mlp": None})
+    assert list(unused_keys(ts.models.load("siglip-b/16"), plan)) == []
+
+
+def test_keys_of_a_model_that_it_does_not_read_are_noted() -> None:
+    model = small(layers=4, softmax_dtype="f32", global_every=2, router_bias=True)
+    assert list(unused_model_keys(model, plan_of(mesh={"data": 8}))) == [
+        "model.softmax_dtype is not used, as no attention of the model writes its scores to HBM",
+        "model.global_every is not used, as no layer has a window",
+        "model.router_bias is not used, as the model has no experts",
+    ]
+
+
+def test_experts_that_no_axis_divides_exchange_nothing() -> None:
+    """The note says so, and the step is the same to the picosecond."""
+    model = small(layers=4, **EXPERTS)
+    steps = {
+        ts.simulate(model, plan_of(mesh=FSDP, expert_exchange=way), "v5e-8").timeline.total_ps
+        for way in ("all-to-all", "gather", "ring")
+    }
+    assert len(steps) == 1

@@ -45,7 +45,7 @@ def worker(folder: Path, address: str, path: Path | None = ROOT) -> subprocess.P
 @contextmanager
 def running(
     folder: Path, workers: int, path: Path | None = ROOT
-) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+) -> Iterator[tuple[str, list[subprocess.Popen[bytes]], subprocess.Popen[bytes]]]:
     """The three commands of the user guide: a scheduler and workers on this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -58,7 +58,7 @@ def running(
         with distributed.Client(address, timeout=60, set_as_default=False) as client:
             if workers:
                 client.wait_for_workers(workers, timeout=60)
-        yield address, started
+        yield address, started, scheduler
     finally:
         for process in (*started, scheduler):
             process.kill()
@@ -71,7 +71,7 @@ def test_a_killed_worker_costs_its_chunk_only(tmp_path: Path) -> None:
     alone = sweep(MODEL, given, POD, workers=1)
     assert len(alone) == 600
     seen: list[int] = []
-    with running(tmp_path, 2) as (address, workers), ts.cluster(address) as executor:
+    with running(tmp_path, 2) as (address, workers, _), ts.cluster(address) as executor:
 
         def kill_one(done: int, total: int) -> None:
             seen.append(done)
@@ -88,12 +88,33 @@ def test_a_killed_worker_costs_its_chunk_only(tmp_path: Path) -> None:
     assert len(seen) > 10
 
 
+def test_a_killed_scheduler_is_a_sentence_and_the_sweep_goes_on_later(tmp_path: Path) -> None:
+    given, out, seen = space(vary={"global_batch": BATCHES}), tmp_path / "out", list[int]()
+    with running(tmp_path, 1) as (address, _, scheduler):
+
+        def kill_it(done: int, total: int) -> None:
+            seen.append(done)
+            if len(seen) == 4:
+                scheduler.send_signal(signal.SIGKILL)
+                scheduler.wait()
+
+        def lost() -> None:
+            with ts.cluster(address) as executor:
+                sweep(MODEL, given, POD, executor=executor, progress=kill_it, out=out)
+
+        with pytest.raises(TpusimError, match=f"the cluster at {address} is lost; start it and"):
+            lost()
+    assert 0 < len(read_parquet(out)) < 600
+    table = sweep(MODEL, given, POD, workers=1, out=out)
+    assert_frame_equal(table, sweep(MODEL, given, POD, workers=1))
+
+
 def test_the_command_has_the_table_of_one_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(f'{SMALL}[sweep]\naxes = ["fsdp", "tensor"]\n', "utf-8")
-    with running(tmp_path, 1) as (address, _):
+    with running(tmp_path, 1) as (address, *_):
         out = tmp_path / "table"
         code, text, error = said(["sweep", str(path), "--cluster", address, "--out", str(out)],
                                  capsys)  # fmt: skip
@@ -105,7 +126,7 @@ def test_the_command_has_the_table_of_one_machine(
 
 def test_a_cluster_without_workers_is_a_sentence(tmp_path: Path) -> None:
     with (
-        running(tmp_path, 0) as (address, _),
+        running(tmp_path, 0) as (address, *_),
         pytest.raises(TpusimError, match=f"at {address} has no workers; start some with dask"),
         ts.cluster(address),
     ):
@@ -116,7 +137,7 @@ def test_a_worker_of_another_version_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "tpusim").mkdir()
     (tmp_path / "tpusim" / "__init__.py").write_text("", "utf-8")
     with (
-        running(tmp_path, 1, path=None) as (address, _),
+        running(tmp_path, 1, path=None) as (address, *_),
         pytest.raises(TpusimError, match=r"1 of 1 workers .* have no tpusim or another version"),
         ts.cluster(address),
     ):

@@ -47,6 +47,11 @@ def rotary(x: Array, width: int, order: np.ndarray | None = None) -> Array:
     return jnp.concatenate([rest, turned], axis=-1) if rest.shape[-1] else turned
 
 
+def group_parts(x: Array) -> tuple[Array, Array, Array]:
+    """Return queries, keys and values of x, [batch, seq, group, queries + 2, dim]."""
+    return x[..., :-2, :], x[..., -2, :], x[..., -1, :]
+
+
 def parts(x: Array) -> tuple[Array, ...]:
     """Return the slices of x, [batch, seq, part, heads, dim], along its parts."""
     return tuple(x[:, :, place] for place in range(x.shape[2]))

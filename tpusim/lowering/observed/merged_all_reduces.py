@@ -43,7 +43,7 @@ def _partner(entries: Sequence[Entry], place: int, mergeable: frozenset[str]) ->
         if set(entry.reads) & set(first.writes):
             return None
         if isinstance(entry, PlannedCollective) and entry.collectives[-1].name in mergeable:
-            return index if entry.collectives[0].axes == first.collectives[0].axes else None
+            return index if entry.collectives[0].over == first.collectives[0].over else None
     return None
 
 

@@ -36,7 +36,7 @@ def merge_gradients(entries: Sequence[Entry], body: Body) -> list[Entry]:
             and not is_late
         ):
             entry = _whole(entry)
-            key = (after + 1, entry.collectives[0].kind, entry.collectives[0].axes)
+            key = (after + 1, entry.collectives[0].kind, entry.collectives[0].over)
             merged.setdefault(key, []).append(entry)
             depth |= dict.fromkeys(entry.writes, after + 1)
         elif is_late or after >= 0:

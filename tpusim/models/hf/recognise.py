@@ -1,10 +1,10 @@
 """The family of a config, or the reason that it cannot be simulated."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpusim.base.errors import ModelError
+from tpusim.base.model_names import misspelt
 from tpusim.models.hf.families import (
     OPTIONAL_FEATURES,
     HfFamily,
@@ -20,9 +20,6 @@ TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Keys of the part of a config that has the language model, among an encoder of images or sound."""
 
 _CROSS = "attention over another sequence"
-_NEAR = 0.85
-"""Similarity of a misspelt architecture; those that merely end alike are less similar."""
-
 _INACTIVE = (None, False, 0, 1, "absolute", "vision")
 """Values with which the keys of features have no effect: one expert is an MLP, and tokens of images
 alone may attend in both directions."""
@@ -148,23 +145,41 @@ def _check_understood(where: str, family: HfFamily, keys: Mapping[str, Any]) -> 
             )
 
 
+def _misspelt(name: str, known: Iterable[str]) -> list[str]:
+    """Return the class or type that is meant, by what is before its task (`ForCausalLM`)."""
+    head, task = _head(name)
+    heads = {_head(other)[0]: other for other in known if _head(other)[1] == task}
+    return [heads[near] for near in misspelt(head, heads)][:1]
+
+
+def _head(name: str) -> tuple[str, str]:
+    """Return the name of a class without its task, and the task.
+
+    >>> _head("LlamaForCausalLM")
+    ('Llama', 'ForCausalLM')
+    """
+    head, mark, task = name.partition("For")
+    return head, mark + task
+
+
 def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, Any]) -> HfFamily:
     family = _named(name, kind)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
-        near = get_close_matches(name or kind or "", by_class() if name else by_type(), 1, _NEAR)
-        if not near and (reads := _reads(kind or "", keys)):
+        if reads := _reads(kind or "", keys):
             raise ModelError(
                 f"{where}: the {said} is no language model of a known family, as it reads "
                 f"{reads}; {_known()}"
             )
+        near = _misspelt(name or kind or "", by_class() if name else by_type())
         hint = f"did you mean {near[0]!r}? " if near else ""
         asks = [
             f"{what} ({key} = {shown(keys[key])})"
             for what, key in _requested(OPTIONAL_FEATURES, keys)
         ]
         of = f", and so how it means its {' and '.join(asks)}" if asks else ""
-        raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{_known()}")
+        own = "" if near else "; if its layers are those of one, write that one's names"
+        raise ModelError(f"{where}: the {said} is unknown{of}; {hint}{_known()}{own}")
     if kind is not None and kind not in family.types:
         raise ModelError(
             f"{where}: architectures says {name} and model_type {kind!r}; write "

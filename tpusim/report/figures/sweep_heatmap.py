@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpusim.base.errors import TpusimError, nearest
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.report.figures.canvas import draw_title, heat_colormap, new_figure
 from tpusim.report.figures.palette import (
@@ -16,11 +15,20 @@ from tpusim.report.figures.palette import (
     SMALL,
     Style,
 )
+from tpusim.report.figures.sweep_table import (
+    check_axes,
+    check_fitting,
+    checked_table,
+    inputs_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap, Normalize
     from pandas import DataFrame
+
+NUMBERS = ("step_time_s", "mfu", "hbm_peak_bytes")
+"""The columns of numbers that the figure reads."""
 
 MISFIT_HATCH = "////"
 LEAST_MFU_RANGE = 0.02
@@ -59,14 +67,12 @@ def mesh_heatmap_data(table: "DataFrame", x: str = "fsdp", y: str = "tensor") ->
 
     A row without one of them, as a table of several sweeps has, counts as of size 1.
 
-    Raise TpusimError if the sweep has no such axis.
+    Raise TpusimError if the sweep has no such axis, and for what is no table of a sweep.
     """
-    known = list(table.columns[: table.columns.get_loc("placement")])
-    for axis in (x, y):
-        if axis not in known:
-            raise TpusimError(f"the sweep has no axis {axis!r}; {nearest(axis, known)}")
-    table = table.assign(**{axis: table[axis].fillna(1) for axis in (x, y)})
-    xs, ys = (tuple(int(size) for size in sorted(table[axis].unique())) for axis in (x, y))
+    table = checked_table(table, ("placement", *NUMBERS), NUMBERS)
+    table = check_axes(table, (x, y), inputs_of(table))
+    check_fitting(table, ("step_time_s", "mfu"))
+    xs, ys = (tuple(map(int, sorted(table[axis].unique()))) for axis in (x, y))
     every = [_cell(a, b, table[(table[x] == a) & (table[y] == b)]) for a in xs for b in ys]
     cells = tuple(cell for cell in every if cell is not None)
     fitting = [cell for cell in cells if cell.mfu is not None]
@@ -157,8 +163,8 @@ def _label_axes(ax: "Axes", data: MeshHeatmap) -> None:
     ax.set_ylim(-0.52, len(data.ys) - 0.48)
     ax.set_xticks(range(len(data.xs)), [str(size) for size in data.xs])
     ax.set_yticks(range(len(data.ys)), [str(size) for size in data.ys])
-    ax.set_xlabel(f"{data.x} [devices]", color=INK)
-    ax.set_ylabel(f"{data.y} [devices]", color=INK)
+    ax.set_xlabel(f"{data.x} [devices]", color=INK, parse_math=False)
+    ax.set_ylabel(f"{data.y} [devices]", color=INK, parse_math=False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelcolor=INK, labelsize=9)
 
@@ -181,4 +187,6 @@ def _draw_key(ax: "Axes", data: MeshHeatmap) -> None:
         handles.append(Patch(label=text, hatch=MISFIT_HATCH, **misfit))
     place: Style = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.2}
     style: Style = {"fontsize": 9, "labelcolor": INK, "handlelength": 1.8, "columnspacing": 1.6}
-    ax.legend(handles=handles, ncols=2, frameon=False, **place, **style)
+    legend = ax.legend(handles=handles, ncols=2, frameon=False, **place, **style)
+    for label in legend.get_texts():
+        label.set_parse_math(False)

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpusim.base.errors import TpusimError
+from tpusim.base.shown_value import shown
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import BEST_FRAME, INK, SMALL, styles
+from tpusim.report.figures.sweep_table import check_fitting, checked_table, inputs_of
 from tpusim.results import BUBBLE_LABEL, COMPUTE_LABELS, EXPOSED
 
 if TYPE_CHECKING:
@@ -38,11 +41,20 @@ class RankedPlan:
 
 
 def ranking_data(table: "DataFrame", count: int = PLANS_RANKED) -> tuple[RankedPlan, ...]:
-    """Return the fastest plans that fit in a sweep's table, each once with its best placement."""
-    inputs = list(table.columns[: table.columns.get_loc("placement")])
-    exposed = (label for label in table.columns if label.startswith(EXPOSED))
-    labels = [label for label in (*COMPUTE_LABELS, BUBBLE_LABEL, *exposed) if label in table]
-    fitting = table[table["fits"]].sort_values("step_time_s", kind="stable")
+    """Return the fastest plans that fit in a sweep's table, each once with its best placement.
+
+    Raise TpusimError for what is no table of a sweep, and for a count that is none.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise TpusimError(f"a ranking has count = {shown(count)}; write a whole number above 0")
+    columns = map(str, getattr(table, "columns", ()))
+    exposed = [label for label in columns if label.startswith(EXPOSED)]
+    labels = (*COMPUTE_LABELS, BUBBLE_LABEL, *exposed)
+    timed = ("step_time_s", "mfu")
+    table = checked_table(table, ("placement", *timed, *exposed), (*timed, *labels))
+    inputs = inputs_of(table)
+    labels = tuple(label for label in labels if label in table)
+    fitting = check_fitting(table, timed).sort_values("step_time_s", kind="stable")
     slowest = fitting.groupby(inputs, sort=False, dropna=False)["step_time_s"].max()
     fastest = fitting.drop_duplicates(inputs).head(count)
     return tuple(

@@ -52,7 +52,7 @@ def training_data(result: TrainingResult) -> TrainingCurves:
     )
     points = [(0.0, 0)]
     before = 0
-    for span in result.timeline.spans:
+    for span in result.timeline.sampled(MOST_POINTS):
         if span.activity is Activity.STEPS:
             points += [(span.start_ps * PICO, before), (span.end_ps * PICO, span.step)]
             before = span.step

@@ -80,8 +80,8 @@ def conventions(result: Result) -> list[str]:
             "Seconds: tpusim's cost model with the chip's constants below; the compiler's "
             f"decisions are those of the lowering {result.plan.compiler.lowering}."
         )
-    if assumed := ", ".join(text for _, text in result.assumed()):
-        found.append(f"Assumed, as no key says otherwise: {assumed}.")
+    if defaults := ", ".join(text for _, text in result.defaults()):
+        found.append(f"Defaults that decide: {defaults}.")
     found += [f"{head.capitalize()}: {text}." for head, text in result.about()]
     found.append(f"tpusim {__version__}.")
     return found

@@ -1,0 +1,45 @@
+"""A small model of each architecture, with and without fused attention and experts."""
+
+from tpusim import models
+from tpusim.models import Architecture
+
+_WIDTHS = {"embed": 256, "mlp": 512, "heads": 4}
+_TEXT = {**_WIDTHS, "layers": 4, "vocab": 1024}
+_IMAGES = {**_WIDTHS, "image": 64, "classes": 128}
+
+SMALL_MODELS: tuple[Architecture, ...] = (
+    models.Transformer(name="flash", kv_heads=2, **_TEXT),
+    models.Transformer(name="dot", attention="dot", kind="encoder", **_TEXT),
+    models.Transformer(name="moe", experts=4, experts_per_token=2, **_TEXT),
+    models.Bert(name="bert", **_TEXT),
+    models.EncoderDecoder(name="encoder-decoder", **{**_TEXT, "layers": 2}),
+    models.EvolvedTransformer(name="evolved", decoder_blocks=2, embed=256, heads=4, vocab=1024),
+    models.Gnmt(name="gnmt", layers=2, decoder_layers=2, units=256, vocab=1024),
+    models.VisionTransformer(name="vit", layers=4, **_IMAGES),
+    models.VisionTransformer(name="vit-unscanned", layers=4, scanned=False, **_IMAGES),
+    models.MlpMixer(
+        name="mixer", layers=4, embed=256, token_mlp=128, mlp=512, image=64, classes=128
+    ),
+    models.TwoTowers(
+        name="towers",
+        image=models.VisionTransformer(layers=2, **_IMAGES),
+        text=models.TextTower(layers=2, vocab=1024, **_WIDTHS),
+        shared=128,
+    ),
+    models.Conformer(name="conformer", layers=2, embed=256, heads=4, frames=160, codes=256),
+    models.ResNet(name="resnet", blocks=(1, 1, 1, 1), image=64, classes=128),
+    models.SSD(name="ssd"),
+    models.MaskRCNN(name="mask-rcnn", image=(256, 256), rois=32, mask_rois=8),
+    models.UNet3d(name="unet3d", patch=32, filters=(32, 64, 128)),
+    models.DiffusionUNet(
+        name="diffusion", latent=32, channels=(64, 128), blocks=1, attention_levels=1
+    ),
+    models.JointTransformer(
+        name="joint", double_layers=2, single_layers=2, heads=4, head_dim=64, latent=32, text=64,
+        text_embed=256, pooled=64,
+    ),
+    models.MetNet2(
+        name="metnet", context=64, in_channels=16, slices=2, hidden=64, dilations=(1, 2), stacks=1,
+        target=64, up_channels=64, categories=64,
+    ),
+)  # fmt: skip

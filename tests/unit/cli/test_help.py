@@ -1,0 +1,87 @@
+"""The help: arguments by their names, and an example of each command that works."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import run, said
+
+from tpusim.cli.help import EXAMPLES
+from tpusim.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+NEED_THE_COMPILER = ("check", "compile")
+NAMES = [info.name or info.callback.__name__ for info in app.registered_commands if info.callback]
+COMMANDS = [[name] for name in NAMES] + [["explain", "conv"]]
+
+EXPORTED = """
+import jax, jax.numpy as jnp
+lowered = jax.jit(lambda x: jnp.tanh(x @ x)).lower(jax.ShapeDtypeStruct((256, 256), jnp.bfloat16))
+open("step.mlir", "w").write(lowered.as_text())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that an example may write into, with what the sources have."""
+    for name in ("experiments", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shown_example(page: str) -> list[str]:
+    """The words of the command that ends a page of help, as a shell reads them."""
+    return shlex.split(page.partition("\n\nExample:\n")[2].replace("\\\n", ""))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_ends_with_an_example_and_names_arguments_plainly(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said([*command, "--help"], capsys)
+    example = EXAMPLES[command[-1]]
+    assert code == 0
+    assert shown_example(out) == shlex.split(example)
+    assert shlex.split(example)[1 : len(command) + 1] == command
+    assert not re.search(r"[{}<>]", out)
+
+
+def test_a_narrow_terminal_gets_a_command_of_several_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    out = said(["simulate", "--help"], capsys)[1]
+    assert max(map(len, out.splitlines())) <= 60
+    assert shown_example(out) == shlex.split(EXAMPLES["simulate"])
+
+
+def test_each_command_has_an_example() -> None:
+    assert sorted(EXAMPLES) == sorted(command[-1] for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.xla] if name in NEED_THE_COMPILER else [])
+     for name in EXAMPLES],
+)  # fmt: skip
+def test_the_example_works(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if name == "compile":
+        subprocess.run([sys.executable, "-c", EXPORTED], cwd=folder, check=True)
+    assert run(shlex.split(EXAMPLES[name])[1:]) == 0
+    out, error = capsys.readouterr()
+    assert out
+    assert "error" not in error
+
+
+@pytest.mark.parametrize(
+    "command", [name for name in EXAMPLES if name not in ("conv", "input-rate", "chips", "export")]
+)
+def test_whatever_prints_json_can_be_quiet(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = said([command, "--help"], capsys)[1]
+    assert ("--json" in out) == ("--quiet" in out or command == "models")
