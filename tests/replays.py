@@ -1,5 +1,7 @@
 """A small program as a compiler might have made it, for tests of what becomes of such."""
 
+from dataclasses import replace
+
 from steps import replay_program
 
 from tpusim.base import Phase
@@ -23,6 +25,7 @@ from tpusim.program import (
 )
 from tpusim.results import ProgramOrigin, ReplayResult
 
+PHASES = (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.OPTIMIZER)
 MIB = 2**20
 POD = Slice("v5e", "4x4")
 MESH = {"fsdp": 4, "tensor": 4}
@@ -84,6 +87,23 @@ PROGRAM = Program(
 
 def placed(pod: Slice = POD) -> Placement:
     return placement_from(pod, MESH, {"fsdp": "x", "tensor": "y"})
+
+
+def wide_replay(count: int) -> ReplayResult:
+    """A replay of `count` operations that are all distinct; each fifth is a gather."""
+    body = (
+        replace(op, scope=f"layer_{number}/{op.scope}")
+        for number in range(count)
+        for phase in [PHASES[number * len(PHASES) // count]]
+        for source in [f"model_{number % 97}.py:{number}"]
+        for op in [
+            product(f"fusion.{number}", phase, source)
+            if number % 5
+            else gather(f"all-gather.{number}", phase, source)
+        ]
+    )
+    program = replace(PROGRAM, body=tuple(body), name="wide")
+    return replay_program(program, POD, placed(), origin=ORIGIN, unknown={})
 
 
 def small_replay(**given: object) -> ReplayResult:

@@ -68,7 +68,8 @@ UNITS = {
 MEANINGS = {
     "chip": 'the generation, such as `"v5p"`; with `topology`',
     "topology": 'the torus of one slice, such as `"8x16x16"`, or `"4x4x8_twisted"`',
-    "name": "the name of a slice, such as `\"v4-4096\"`, in place of `chip` and `topology`",
+    "name": "the name of a slice, in place of `chip` and `topology`, such as `\"v4-4096\"`, with "
+    "any name of the chip before the number: `v5litepod-256`, `trillium-256`, `ironwood-256`",
     "num_slices": "slices joined by DCN",
     "twisted": "the torus is twisted",
     "dcn_oversubscription": "how many times over the network cards of a slice's hosts could fill "

@@ -79,6 +79,17 @@ FORMS = (pieces.AttentionForm, pieces.EncoderForm, pieces.LossForm, pieces.Exper
          pieces.MoE, pieces.Latent, GraphChoices)  # fmt: skip
 
 
+FORMS_OF: dict[str, dict[str, type]] = {
+    "form": {"attention": pieces.AttentionForm, "attend": pieces.AttentionForm,
+             "projections": pieces.AttentionForm, "relative_attention": pieces.AttentionForm,
+             "seen": pieces.AttentionForm, "encoder": pieces.EncoderForm,
+             "language_model_loss": pieces.LossForm,
+             "masked_language_model_loss": pieces.LossForm},
+    "routing": {"experts": pieces.ExpertRouting},
+}  # fmt: skip
+"""The class of the argument `form` or `routing`, by the piece."""
+
+
 def wrong(w: GraphWriter, random: Random) -> Any:
     """Some value."""
     return random.choice([
@@ -111,6 +122,14 @@ def arguments(
                     keys[each.name] = right(w, each.name, name)
         elif each.default is each.empty:
             given.append(right(w, each.name, name))
+    for key, forms in FORMS_OF.items():
+        at = [*inspect.signature(call).parameters].index(key) - 1 if name in forms else len(given)
+        if name in forms and random.random() < 0.6:
+            form = constructed("form", w, random, forms[name])
+            if at < len(given):
+                given[at] = form
+            else:
+                keys[key] = form
     for _ in range(random.choice([0, 1, 1, 1, 2])):
         at = random.randrange(len(given) + len(keys) + 1)
         if at < len(given):
@@ -127,7 +146,7 @@ def arguments(
 def one_call(random: Random) -> str:
     """Make a random call, and the graph of what it wrote; return whether it was refused."""
     w = GraphWriter("fuzzed", dict(SIZES))
-    kind = random.choice(["piece", "piece", "writer", "writer", "architecture", "form"])
+    kind = random.choice(["piece"] * 3 + ["writer"] * 2 + ["architecture", "form"])
     if kind == "piece":
         name = random.choice(PIECES)
         call = getattr(pieces, name)
@@ -145,14 +164,14 @@ def one_call(random: Random) -> str:
         return "taken"
     if w.ops:
         loss = made if isinstance(made, Tensor) else w.ops[-1].outputs[0]
-        training_step(w.graph(loss), Remat("full"))
+        training_step(w.graph(loss), Remat("full")).model_flops()
     return "taken"
 
 
-def constructed(kind: str, w: GraphWriter, random: Random) -> Any:
+def constructed(kind: str, w: GraphWriter, random: Random, form: type | None = None) -> Any:
     """An architecture of the catalogue or a form, with some fields wrong."""
     if kind == "form":
-        form = random.choice(FORMS)
+        form = form or random.choice(FORMS)
         names = [*inspect.signature(form).parameters]
         return form(**{random.choice(names): wrong(w, random)})
     one = random.choice([*ARCHITECTURES.values()])

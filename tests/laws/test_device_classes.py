@@ -14,6 +14,8 @@ from test_any_plan import random_model, random_plan
 from tpusim.base import PlanError
 from tpusim.engine import Timeline
 from tpusim.hardware import Slice
+from tpusim.models import Transformer
+from tpusim.plan import Plan
 from tpusim.results import breakdown_ps
 from tpusim.simulation import simulate
 
@@ -112,3 +114,18 @@ def test_folded_is_unfolded(seed: int) -> None:
     of_class = [of_lane(folded, at, known) for at in range(len(folded.lanes))]
     for lane, at in enumerate(classes):
         assert of_lane(unfolded, lane, single) == of_class[at]
+
+
+@pytest.mark.parametrize("remat", ["minimal", "full"])
+def test_layers_on_slow_chips_fold_as_those_of_healthy_ones(remat: str) -> None:
+    """A wait that is over does not keep the iterations after it apart."""
+    model = Transformer(layers=48, embed=1024, mlp=4096, heads=8, vocab=1000)
+    pod = Slice("v6e", "4x8", slow={"chips": [{"at": [1, 6], "compute": 0.95}]})
+    rules = {"embed": "data", "act_seq": "tensor"}
+    plan = Plan(
+        mesh={"tensor": 8, "data": 2, "fsdp": 2}, seq_len=2048, global_batch=64, microbatches=2,
+        rules=rules, remat=remat, save=["q", "mlp_hidden"], lowering="ideal",
+    )  # fmt: skip
+    stats = simulate(model, plan, pod).timeline.stats
+    assert stats.trips > 1500
+    assert stats.trips_simulated < stats.trips / 15

@@ -6,8 +6,7 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -42,11 +41,11 @@ class Named(Architecture):
 
     name: str = "named"
     names: tuple[str, str, str, str] = OWN
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[tuple[str, int], ...] = ()
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         dim, weight, result, layer = self.names
-        w.size(embed=128, vocab=512, **{**self.sizes, dim: 256})
+        w.size(embed=128, vocab=512, **{**dict(self.sizes), dim: 256})
 
         def block(w: GraphWriter, x: Tensor) -> Tensor:
             wide = w.tensor(result, ("batch", "seq", dim))
@@ -127,7 +126,7 @@ def test_two_names_that_would_be_one_are_refused(
     names: tuple[str, str, str, str], both: str
 ) -> None:
     with pytest.raises(PlanError, match=f"the {both}.* in JAX; rename one of them"):
-        export_jax(Named(names=names, sizes={"a_b": 2}), planned(*PLAIN)[1], POD)
+        export_jax(Named(names=names, sizes=(("a_b", 2),)), planned(*PLAIN)[1], POD)
 
 
 @pytest.mark.parametrize("count", [20, thorough(1000)])

@@ -95,17 +95,19 @@ def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str
 def test_a_part_of_the_weights_is_trained_as_its_program_trains_it(
     pod: tuple[str, str], mesh: dict[str, int], keys: dict[str, Any]
 ) -> None:
-    """No tensor of tokens is small enough to stay on the chip."""
+    """FLOPs are equal, and what is moved: over `tensor`, each gradient alone."""
     given = ts.Plan(**PLAN | {"mesh": mesh, "global_batch": 256} | keys)
     wide = SIZES | {"embed": 2048, "mlp": 8192, "heads": 16}
     found = ts.check(ts.models.Transformer(**wide), given, ts.Slice(*pod)).comparison
     assert found.plan_flops == pytest.approx(found.program_flops, rel=0.001)
-    assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.15)
-    rows = [r for r in found.collectives if r.when == "gradient" and "adapter" in r.what]
-    assert bool(rows) == ("adapter_rank" in keys)
-    if rows and "tensor" not in mesh:
-        planned, compiled = map(sum, zip(*(row.wire_bytes for row in rows), strict=True))
-        assert planned == pytest.approx(compiled, rel=0.01)
+    if "tensor" in mesh:
+        rows = [r for r in found.collectives if r.when == "backward" and r.axes == ("tensor",)]
+    else:
+        assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.15)
+        rows = [r for r in found.collectives if r.when == "gradient" and "adapter" in r.what]
+        assert bool(rows) == ("adapter_rank" in keys)
+    planned, compiled = (sum(row.wire_bytes[side] for row in rows) for side in (0, 1))
+    assert planned == pytest.approx(compiled, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,8 @@ def test_text_keeps_arguments_shardings_and_donation() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (b"HloModule jit_step", "this is HLO, which the compiler has made already"),
+        (b"\x1f\x8b\x08", "no StableHLO; replay it"),
         (b"module { func.func @main() { oops } }", "no StableHLO that this version of JAX reads"),
         (b"\x7fELF\0\0\0", "no StableHLO, as text or bytecode"),
         (b"module { func.func @other() { return } }", "no function main"),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 MOST_CLOSE, MOST_LONGER = 2, 4
 """Names that are offered for a misspelling, and for an abbreviation."""
@@ -26,8 +26,9 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     """Return the valid names that `name` is a misspelling or an abbreviation of, the nearest first.
 
     A misspelling has a few letters more, fewer, exchanged or swapped: one for three letters of the
-    name, and at most three. What is only the nearest of all is none, and nor is another number
-    where names differ in their numbers only, as versions and sizes do.
+    name (of three letters none is exchanged), and at most three. What is only the nearest of all is
+    none, and nor is another number where names differ in their numbers only, as versions and sizes
+    do.
 
     >>> close_names("fdsp", ["fsdp", "tensor"]), close_names("steps", ["style", "seed"])
     (['fsdp'], [])
@@ -42,7 +43,7 @@ def close_names(name: str, valid: Iterable[str]) -> list[str]:
     near = get_close_matches(asked, bare.values(), n=2 * MOST_CLOSE, cutoff=LEAST_ALIKE)
     ranked = [each for other in dict.fromkeys(near) for each in names if bare[each] == other]
     found = [each for each in ranked if _is_typo(asked, bare[each], bare.values())]
-    found.sort(key=lambda each: (_distance(asked, bare[each]), each))
+    found.sort(key=lambda each: (_distance(asked, bare[each]), -_alike(asked, bare[each]), each))
     if not found and len(asked) >= LEAST_PREFIX:
         short = abbreviated(name, names)
         long = [each for each in ranked if _is_longer(name, each)]
@@ -90,7 +91,10 @@ def _is_typo(asked: str, valid: str, names: Collection[str]) -> bool:
     alike = sum(_DIGITS.sub("0", each) == _DIGITS.sub("0", valid) for each in names)
     if alike > 1 and next(digits) != next(digits):
         return False
-    allowed = max(1, max(len(asked), len(valid)) // LETTERS_PER_TYPO)
+    longest = max(len(asked), len(valid))
+    if longest <= LETTERS_PER_TYPO and len(asked) == len(valid) and sorted(asked) != sorted(valid):
+        return False  # of three letters an exchanged one is a third
+    allowed = max(1, longest // LETTERS_PER_TYPO)
     return _distance(asked, valid) <= min(MOST_TYPOS, allowed)
 
 
@@ -103,6 +107,10 @@ def _is_longer(name: str, valid: str) -> bool:
     """Return True if `name` is a valid one with letters after it, and no word or number more."""
     rest = name.lower().removeprefix(valid.lower())
     return len(rest) < len(name) and rest.isalpha() and len(valid) >= LEAST_PREFIX
+
+
+def _alike(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()
 
 
 def _distance(one: str, other: str) -> int:

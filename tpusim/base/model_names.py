@@ -37,9 +37,25 @@ def nearest_model(name: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def misspelt(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to two names that `name` is a misspelling of: with the same numbers in order."""
-    numbers = re.findall(_NUMBER, name)
-    return close_names(name, (other for other in known if re.findall(_NUMBER, other) == numbers))
+    """Return up to two names that `name` is a misspelling of.
+
+    They have the same numbers in order, and `name` has no more words: `qwen2.5-vl-7b` is another
+    model than `qwen2.5-7b`.
+    """
+    numbers, words = _parts(name)
+    spelt = {other: _parts(other) for other in known}
+    letters = "".join(words)
+    alike = (
+        other
+        for other, (its, own) in spelt.items()
+        if its == numbers and (len(words) <= len(own) or letters == "".join(own))
+    )
+    return close_names(name, alike)
+
+
+def _parts(name: str) -> tuple[list[str], list[str]]:
+    """Return the numbers and the words of a name, in order."""
+    return re.findall(_NUMBER, name), re.findall("[a-z]+", name.lower())
 
 
 def family_of(name: str) -> str:

@@ -13,6 +13,9 @@ LONGEST_NAME = 80
 MOST_SECONDS = 1_000_000_000
 """The longest duration that is an input: thirty years."""
 
+MOST_COUNT = 10**18
+"""The most of anything that is counted, such as the tokens of a run."""
+
 
 @cache
 def choices_of(kind: Hashable) -> Mapping[str, tuple[str, ...]]:
@@ -62,9 +65,11 @@ def check_word(where: str, value: Any, choices: Collection[str], *, optional: bo
 
 
 def check_positive(where: str, value: Any) -> None:
-    """Raise PlanError unless the value is a whole number of at least 1."""
+    """Raise PlanError unless the value is a whole number from 1 to MOST_COUNT."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
+    if value > MOST_COUNT:
+        raise PlanError(f"{where} is {shown(value)}; write at most {MOST_COUNT:.0e}")
 
 
 def check_flag(where: str, value: Any) -> None:

@@ -217,7 +217,7 @@ def _compile_or_load(
         "slice": str(pod),
         "devices": positions,
         "versions": found,
-        "mesh": dict(grid.shape),
+        "mesh": list(grid.shape.items()),
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
         **({"options": options} if options else {}),
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import CompileError, FileError
+from tpusim.compiler.bytecode import check_bytecode
 from tpusim.compiler.gspmd import check_tiles, placed_over
 from tpusim.compiler.refusals import explain_program_errors
 
@@ -25,7 +26,11 @@ _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
 _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 _DEVICES = "mhlo.num_partitions", "mhlo.num_replicas"
 """Attributes of a module; the product is the number of its devices."""
+_GZIP = b"\x1f\x8b"
+"""How a gzipped file begins, which only HLO may be."""
 _TEXT_SAMPLE = 4096
+_TEXT_LINE = re.compile(r'"-":(\d+):\d+: ')
+"""Where MLIR finds an error in a text that is not a file's."""
 
 
 def is_program(given: object) -> bool:
@@ -47,8 +52,17 @@ def read_program(given: ExportedProgram, name: str = "") -> Any:
     if _is_exported(given):
         return given
     data = given.encode() if isinstance(given, str) else bytes(given)
+    if b"HloModule" in data[:_TEXT_SAMPLE] or data.startswith(_GZIP):
+        raise CompileError(
+            "this is HLO, which the compiler has made already, and no StableHLO; replay it "
+            "(`tpusim replay FILE`, or ts.simulate(ts.xla.load(FILE)))"
+        )
     if not data.startswith(_BYTECODE) and not _is_text(data):
-        return _deserialized(data)
+        found = _deserialized(data)
+        check_bytecode(found.mlir_module_serialized)
+        return found
+    if data.startswith(_BYTECODE):
+        check_bytecode(data)
     return wrap_stablehlo(data, name)
 
 
@@ -167,6 +181,14 @@ def _deserialized(data: bytes) -> Any:
         ) from error
 
 
+def read_module(data: bytes) -> None:
+    """Read StableHLO, and raise CompileError if it is none."""
+    from jax._src.interpreters import mlir
+
+    with mlir.make_ir_context():
+        _parse(data)
+
+
 def _parse(data: bytes) -> Any:
     from jaxlib import _jax
     from jaxlib.mlir import ir, passmanager
@@ -182,11 +204,26 @@ def _parse(data: bytes) -> Any:
         )
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        said = next((line for line in lines if "error:" in line), lines[0]).strip()
+        said = next((line for line in lines if "error:" in line), lines[0])
         raise CompileError(
-            f"this is no StableHLO that this version of JAX reads: {said[:300]}"
+            f"this is no StableHLO that this version of JAX reads: {_reason(said)[:250]}"
         ) from error
     return module
+
+
+def _reason(said: str) -> str:
+    """Return an error of MLIR with the line of the text, and without stacks of Python's frames."""
+    said = said.rpartition("error: ")[2].strip()
+    if found := _TEXT_LINE.match(said):
+        return f"line {found[1]}: {said[found.end() :]}"
+    if not said.startswith(('"', "callsite(")):
+        return said.removeprefix("unknown: ")
+    depth = 0
+    for at, letter in enumerate(re.sub(r'"[^"]*"', lambda name: "_" * len(name[0]), said)):
+        depth += (letter == "(") - (letter == ")")
+        if not depth and letter == ")" and said[at + 1 :].startswith(": "):
+            return said[at + 3 :]
+    return said
 
 
 def _check_shardings(module: Any) -> None:

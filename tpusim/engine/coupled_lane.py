@@ -136,8 +136,9 @@ class CoupledLane(Lane):
             self._awaited_meeting = attendance
 
     def _wait(self, awaited: int, target: int) -> WaitEvents:
-        self._doing, self._awaited_meeting = "wait", None
+        self._doing = "wait"
         yield from super()._wait(awaited, target)
+        self._awaited_meeting = None
 
     def _note_wait(self, step: TaskStep, start: int) -> None:
         """Note a wait in three parts: before the lane arrived, for the others, and from then on."""
@@ -207,7 +208,7 @@ class CoupledLane(Lane):
             (self._cursor, self.finished, self._doing, now - self._since, self.clock.frozen_ps),
             (at - trip, *(each for other, each in enumerate(self._trip) if other != loop.loop)),
             self._state(min(at, loop.reach)),
-            (waiting, step, target - self._done[step] if waiting and step >= 0 else 0),
+            (step, target - self._done[step] if step >= 0 else 0) if waiting else (),
             met and (met.gathering.latest, now - met.arrived, now - met.began),
             tuple((stream, step, now - since) for stream, (step, since) in self._arrived.items()),
             tuple((step, now - started) for step, started in self._moved.values()),

@@ -192,8 +192,8 @@ def _frozen(context: StepContext) -> tuple[str, ...]:
             found[op.name] = None
             continue
         for tensor in frozen:
-            table = f"{op.name}/" if isinstance(op, Scan) and tensor.name not in own else ""
-            found[f"{table}{weight_name(tensor)}"] = None
+            table = [op.name] if isinstance(op, Scan) and tensor.name not in own else []
+            found["/".join([*table, weight_name(tensor)])] = None
     return tuple(found)
 
 

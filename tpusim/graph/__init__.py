@@ -8,8 +8,10 @@ from tpusim.graph.checked_pieces import Heads as Heads
 from tpusim.graph.checked_pieces import Ids as Ids
 from tpusim.graph.checked_pieces import Joinable as Joinable
 from tpusim.graph.checked_pieces import Natural as Natural
+from tpusim.graph.checked_pieces import NotEmpty as NotEmpty
 from tpusim.graph.checked_pieces import OneOf as OneOf
 from tpusim.graph.checked_pieces import Positions as Positions
+from tpusim.graph.checked_pieces import Some as Some
 from tpusim.graph.checked_pieces import Table as Table
 from tpusim.graph.checked_pieces import Tokens as Tokens
 from tpusim.graph.checked_pieces import Vectors as Vectors

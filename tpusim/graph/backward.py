@@ -100,7 +100,8 @@ class _GradientSweep:
         if tensor.name in self.in_turn:
             for place in range(1, len(parts) - 1):
                 between = replace(made, name=f"{made.name}~sum{place}")
-                self.ops.insert(self._after(parts[:2]), _sum(f"{name}{place}", parts[:2], between))
+                added = replace(_sum(f"{name}{place}", parts[:2], between), inlined=True)
+                self.ops.insert(self._after(parts[:2]), added)
                 parts[:2] = [between]
         self.ops.append(_sum(name, parts, made))
         self.contributions[tensor.name] = [made]

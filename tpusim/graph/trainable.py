@@ -145,7 +145,8 @@ def _beside(op: Einsum, weight: Tensor) -> Iterator[Op]:
     yield replace(op, output=base)
     yield replace(op, name=f"{name}_a", lhs=x, rhs=first, output=low)
     yield replace(op, name=f"{name}_b", lhs=low, rhs=second, output=delta)
-    yield Pointwise(f"{name}_sum", (base, delta), (made,), 1.0, linear=True, keeps="", function=ADD)
+    total = Pointwise(f"{name}_sum", (base, delta), (made,), 1.0, linear=True, keeps="")
+    yield replace(total, function=ADD, inlined=True)
 
 
 def _with_frozen(graph: Graph, trained: Collection[str]) -> Graph:

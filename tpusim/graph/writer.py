@@ -10,18 +10,25 @@ A dimension is a name with a size. Sub-models with sizes of their own are parts:
 shard by a rule of its own.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
-from tpusim.base.argument_types import in_words, misfit
-from tpusim.base.checked_call import checked_call
+from tpusim.base.argument_types import in_words
 from tpusim.base.errors import ModelError, nearest
 from tpusim.base.shown_value import cut
-from tpusim.graph.checked_pieces import Count, Joinable, checked_piece
+from tpusim.graph.checked_pieces import (
+    Count,
+    Joinable,
+    Some,
+    check_declared,
+    check_fields,
+    check_made,
+    checked_methods,
+    written,
+)
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.function import ADD, ZEROS
 from tpusim.graph.graph import LOSS, Graph
@@ -31,8 +38,10 @@ from tpusim.graph.remat import LAYER_IN
 from tpusim.graph.reshape import Reshape
 from tpusim.graph.state import StateUpdate
 from tpusim.graph.tensor import COMPUTE, INPUT, PART_DOT, Tensor, TensorRole, renamed
+from tpusim.graph.written_ops import check_names, read_of_outside
 
 
+@checked_methods
 @dataclass(slots=True)
 class GraphWriter:
     """Operations of a forward pass, in order.
@@ -57,7 +66,6 @@ class GraphWriter:
                 'GraphWriter("mine", {"batch": 8})'
             )
 
-    @checked_piece
     def size(self, **sizes: int) -> None:
         """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
         for short, size in sizes.items():
@@ -73,7 +81,6 @@ class GraphWriter:
                     "give the second a name of its own"
                 )
 
-    @checked_piece
     def dim(self, short: str) -> str:
         """Return the dimension that a name means here. Raise ModelError for an unknown one."""
         return self._dim(short)
@@ -88,61 +95,51 @@ class GraphWriter:
             )
         return found
 
-    @checked_piece
     def dims(self, shorts: Sequence[str]) -> tuple[str, ...]:
         """Return the dimensions that names mean here."""
         return tuple(map(self._dim, shorts))
 
-    @checked_piece
     def extent(self, *shorts: str) -> int:
         """Return the product of the sizes of dimensions."""
         return prod(self.sizes[self._dim(short)] for short in shorts)
 
-    @checked_piece
     def twin(self, mark: str, dim: str) -> str:
         """Declare another dimension of the size of `dim`, `kv_seq` for `seq`; return its name."""
         made = renamed(mark, dim)
         self.sizes[made] = self.sizes[self._dim(dim)]
         return made
 
-    @checked_piece
     def scope(self, prefix: str) -> "GraphWriter":
         """Return a writer into the same graph that puts `prefix/` before names."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
 
-    @checked_piece
     def marked(self, mark: str) -> "GraphWriter":
         """Return a writer into the same graph that puts `mark` before names: `cross_q` for `q`."""
         return replace(self, prefix=f"{self.prefix}{mark}")
 
-    @checked_piece
     def part(self, name: str, **sizes: int) -> "GraphWriter":
         """Return a writer into the same graph for a sub-model with dimensions of its own."""
         inner = self.scope(name).sized(name)
         inner.size(**sizes)
         return inner
 
-    @checked_piece
     def sized(self, name: str) -> "GraphWriter":
         """Return a writer into the same graph with the dimensions of a part, but no prefix."""
         return replace(self, within=name)
 
-    @checked_piece
     def tensor(self, short: str, dims: Sequence[str], dtype: str = COMPUTE, **more: Any) -> Tensor:
         """Return a new activation, which the caller writes."""
+        check_fields(self.name, short, Tensor, more)
         return Tensor(f"{self.prefix}{short}", self.dims(dims), dtype=dtype, **more)
 
-    @checked_piece
     def weight(self, short: str, *dims: str) -> Tensor:
         """Return a weight."""
         return Tensor(f"{self.prefix}{short}", self.dims(dims), TensorRole.PARAM)
 
-    @checked_piece
     def input(self, short: str, dims: Sequence[str], dtype: str = "s32") -> Tensor:
         """Return a tensor that the host gives each step."""
         return self.tensor(short, dims, dtype, role=TensorRole.INPUT)
 
-    @checked_piece
     def output(self, short: str, x: Tensor) -> Tensor:
         """Name a result of the model, such as `logits`; return it.
 
@@ -151,7 +148,6 @@ class GraphWriter:
         self.outputs[f"{self.prefix}{short}"] = x
         return x
 
-    @checked_piece
     def state(self, short: str, *dims: str, dtype: str = COMPUTE) -> Tensor:
         """Return a tensor that stays in HBM from step to step, as its last `update` left it.
 
@@ -159,7 +155,6 @@ class GraphWriter:
         """
         return Tensor(f"{self.prefix}{short}", self.dims(dims), TensorRole.STATE, dtype)
 
-    @checked_piece
     def update(self, short: str, state: Tensor, value: Tensor) -> Tensor:
         """Write the update of a state in place; return the state after it.
 
@@ -179,7 +174,6 @@ class GraphWriter:
         self.write(StateUpdate(f"{self.prefix}{short}", state, value, made))
         return made
 
-    @checked_piece
     def stop(self, x: Tensor) -> Tensor:
         """Return `x` for readers that pass no gradient on: what made it is frozen.
 
@@ -188,20 +182,12 @@ class GraphWriter:
         """
         return replace(x, stopped=True)
 
-    @checked_piece
     def write(self, *ops: Op) -> None:
         """Append operations. Raise ModelError for one over dimensions that are not declared."""
         for op in ops:
-            for tensor in (*op.inputs, *op.outputs):
-                for dim in tensor.dims:
-                    if dim not in self.sizes:
-                        raise ModelError(
-                            f"{self.name}: {op.name} has {tensor} over {dim}, which is not "
-                            f"declared; write size({dim}=...)"
-                        )
+            check_declared(self.name, self.sizes, op)
         self.ops.extend(ops)
 
-    @checked_piece
     def einsum(
         self,
         short: str,
@@ -218,15 +204,10 @@ class GraphWriter:
         share, ragged: see `Einsum`.
         """
         out = made if isinstance(made, Tensor) else self.tensor(short, made)
-        if lost := [dim for dim in out.dims if dim not in (*lhs.dims, *rhs.dims)]:
-            raise ModelError(
-                f"{self.name}: the einsum {short} makes {out}, but neither {lhs} nor {rhs} has "
-                f"{', '.join(lost)}; write dimensions that they have"
-            )
+        check_made(self.name, short, (lhs, rhs), out)
         self.write(Einsum(f"{self.prefix}{short}", lhs, rhs, out, share, ragged=ragged))
         return out
 
-    @checked_piece
     def dense(
         self,
         short: str,
@@ -255,7 +236,6 @@ class GraphWriter:
         made = self.tensor(out or f"{short}_out", (*x.dims[:-over], *dims))
         return self.einsum(short, x, weight, made, share=share)
 
-    @checked_piece
     def pointwise(
         self,
         short: str,
@@ -271,20 +251,12 @@ class GraphWriter:
         more: other fields of `Pointwise`.
         """
         out = made if isinstance(made, Tensor) else self.tensor(short, made)
-        known = [each.name for each in fields(Pointwise)]
-        if unknown := [key for key in more if key not in known]:
-            raise ModelError(
-                f"{self.name}: pointwise has no argument {unknown[0]!r}; "
-                f"{nearest(unknown[0], known)}"
-            )
-        if fault := misfit(Pointwise, (), more):
-            raise ModelError(f"{self.name}: {short}: {fault}")
+        check_fields(self.name, short, Pointwise, more)
         if "over" in more:
             more["over"] = self.dims(more["over"])
         self.write(Pointwise(f"{self.prefix}{short}", tuple(inputs), (out,), flops, **more))
         return out
 
-    @checked_piece
     def add(self, short: str, first: Tensor, *terms: Tensor, out: Tensor | None = None) -> Tensor:
         """Write the sum of tensors; the first has all dimensions, of which others may lack some."""
         made = out or self.tensor(short, first.dims)
@@ -293,14 +265,12 @@ class GraphWriter:
             short, (first, *terms), made, flops, linear=True, keeps="", function=ADD
         )
 
-    @checked_piece
     def reshape(self, short: str, x: Tensor, dims: Sequence[str]) -> Tensor:
         """Write `x` under other dimensions, of as many elements in the same order."""
         out = self.tensor(short, dims)
         self.write(Reshape(f"{self.prefix}{short}", x, out))
         return out
 
-    @checked_piece
     def layers(
         self,
         name: str,
@@ -319,12 +289,11 @@ class GraphWriter:
         (made,) = self.streams(name, trips, (x,), layer)
         return made
 
-    @checked_piece
     def streams(
         self,
         name: str,
         trips: Count,
-        xs: Sequence[Tensor],
+        xs: Some,
         layer: "Callable[..., Tensor | Sequence[Tensor]]",
     ) -> tuple[Tensor, ...]:
         """Write `layers` that each take several tensors and return as many, of the same dimensions.
@@ -336,7 +305,7 @@ class GraphWriter:
         entered = tuple(
             inner.tensor(f"{LAYER_IN}{mark}", x.dims) for mark, x in zip(marks, xs, strict=True)
         )
-        left = _returned(self.name, name, layer(inner, *entered), len(xs))
+        left = written(self.name, name, layer, (inner, *entered), len(xs))
         for x, y in zip(xs, left, strict=True):
             if y.dims != x.dims:
                 raise ModelError(
@@ -348,11 +317,10 @@ class GraphWriter:
         )
         carries = tuple(zip(xs, entered, left, made, strict=True))
         scan = f"{self.prefix}{name}s"
-        shared = _read_of_outside(inner.ops, entered)
+        shared = read_of_outside(inner.ops, entered)
         self.write(Scan(scan, trips, tuple(inner.ops), carries, shared=shared))
         return made
 
-    @checked_piece
     def recurrence(
         self,
         name: str,
@@ -373,16 +341,21 @@ class GraphWriter:
         emitted: the states of which all steps are kept, [batch, steps, *dims].
         weights_after: see `Scan`.
         """
+        if unknown := [each for each in emitted if each not in states]:
+            raise ModelError(
+                f"{self.name}: {name} emits {unknown[0]!r}, which is no state of it; "
+                f"{nearest(unknown[0], states)}"
+            )
         batch, along, *rest = x.dims
         inner = replace(self.marked(f"{name}_"), ops=[])
         part = inner.tensor("part", (batch, *rest))
         own = (batch, *self.dims(dims))
         entered = tuple(inner.tensor(f"{state}_in", own) for state in states)
-        left = _returned(self.name, name, step(inner, part, entered), len(states))
+        left = written(self.name, name, step, (inner, part, entered), len(states))
         for state, made in zip(states, left, strict=True):
             if made.dims != own:
                 raise ModelError(
-                    f"{self.name}: a step of {name} returns {made} for the state {state} of "
+                    f"{self.name}: a step of {name} returns {made.dims} for the state {state} of "
                     f"{', '.join(own)}; return the dimensions of the state"
                 )
         before = tuple(self.tensor(f"{name}_{state}_zeros", own) for state in states)
@@ -404,64 +377,23 @@ class GraphWriter:
                 tuple(zip(before, entered, left, after, strict=True)),
                 slices=((x, part),),
                 stacks=tuple(wholes.values()),
-                shared=(*weights, *_read_of_outside(inner.ops, (part, *entered))),
+                shared=(*weights, *read_of_outside(inner.ops, (part, *entered))),
                 steps=along,
                 weights_after=weights_after,
             )
         )
         return tuple(wholes[state][1] for state in emitted)
 
-    @checked_call
-    def graph(self, loss: Tensor | None = None) -> Graph:
-        """Return the graph, whose backward pass starts from `loss` if it has one.
+    def graph(self, loss: Any = None) -> Graph:
+        """Return the graph, whose backward pass starts from the tensor `loss` if it has one.
 
         Raise ModelError for a loss that is no tensor, for a graph without loss and outputs, and
         for two operations or results of one name.
         """
         if not isinstance(loss, Tensor) and not (loss is None and self.outputs):
-            raise ModelError(f"{self.name}: forward returns {loss!r}; return the loss, a tensor")
-        ops = tuple(_with_bodies(self.ops))
-        for name, times in Counter(op.name for op in ops).items():
-            if times > 1:
-                raise ModelError(
-                    f"{self.name} writes {name} {times} times; write each in a scope of its own, "
-                    "w.scope(...)"
-                )
-        makers: dict[str, str] = {}
-        for op in ops:
-            for tensor in op.outputs:
-                other = makers.setdefault(tensor.name, op.name)
-                if other != op.name:
-                    raise ModelError(
-                        f"{self.name}: {other} and {op.name} both make the tensor {tensor.name}; "
-                        "give the result of one of them another name"
-                    )
+            raise ModelError(
+                f"{self.name}: forward returns {cut(in_words(loss))}; return the loss, a tensor"
+            )
+        check_names(self.name, self.ops)
         outputs = dict(self.outputs) | ({LOSS: loss} if loss is not None else {})
         return Graph(self.name, tuple(self.sizes.items()), tuple(self.ops), tuple(outputs.items()))
-
-
-def _returned(model: str, name: str, given: Any, count: int) -> tuple[Tensor, ...]:
-    """Return what a layer or a step has returned: so many tensors. Raise ModelError otherwise."""
-    several = given if isinstance(given, tuple | list) else (given,)
-    if len(several) != count or not all(isinstance(each, Tensor) for each in several):
-        wanted = "its result, a tensor" if count == 1 else f"{count} tensors"
-        raise ModelError(
-            f"{model}: what writes {name} returns {cut(in_words(given))}; return {wanted}"
-        )
-    return tuple(several)
-
-
-def _with_bodies(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield operations, and those in the bodies of scans."""
-    for op in ops:
-        yield op
-        if isinstance(op, Scan):
-            yield from _with_bodies(op.body)
-
-
-def _read_of_outside(ops: Sequence[Op], given: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return what a body reads but neither makes nor is given, without weights and states."""
-    own = {tensor.name for op in ops for tensor in op.outputs} | {tensor.name for tensor in given}
-    kept = (TensorRole.PARAM, TensorRole.STATE)
-    read = (tensor for op in ops for tensor in op.inputs if tensor.role not in kept)
-    return tuple({tensor.name: tensor for tensor in read if tensor.name not in own}.values())

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tpusim.base.errors import HardwareError
+from tpusim.base.shown_value import shown
 from tpusim.base.units import parse
 
 Dims = tuple[int, ...]
@@ -28,6 +29,9 @@ COUNTED = MappingProxyType({"unit": COUNT})
 SHARED = MappingProxyType({"unit": SHARE})
 OR_ZERO = MappingProxyType({"zero": True})
 """The units of fields; numbers are above zero, but for seconds and those with `OR_ZERO`."""
+
+MOST_NUMBER = 1e30
+"""No rate, size or price of a chip is larger, so that sums over chips are finite."""
 
 _SHAPE_PATTERN = r"[1-9][0-9]{0,5}(x[1-9][0-9]{0,5}){0,2}"
 
@@ -119,6 +123,8 @@ def _check_number(number: Any, unit: str, where: str, zero: bool) -> None:
     if isinstance(number, bool) or not isinstance(number, wanted):
         kind = "a whole number" if wanted is int else "a number"
         raise HardwareError(f"{where} is {number!r}; write {kind}")
+    if MOST_NUMBER < number < math.inf:
+        raise HardwareError(f"{where} is {shown(number)}; write at most {MOST_NUMBER:.0e}")
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         least = "not below zero" if zero else "above zero"
         raise HardwareError(f"{where} is {number!r}; write a finite number {least}")

@@ -1,6 +1,6 @@
 """MaxText's logical axis rules (base.yml), as sharding rules of a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tpusim.base.errors import nearest
@@ -19,8 +19,16 @@ OLDER = {"heads": "q_heads"}
 INACTIVE_AXES = ("norm", "layers")
 """Logical axes of small weights, which a model's config may change without effect here."""
 
+APART = ("stage", "expert", "dcn_stage", "dcn_expert")
+"""Axes of the mesh that shard pipelines and experts, whatever rules say of other dimensions."""
+
 _LOGICAL = {key: row["name"] for key, row in shipped("logical_axes").items()}
 """MaxText's logical axis of each key of a plan's rules."""
+
+_ALSO = {
+    name: row["name"] for row in shipped("logical_axes").values() for name in row.get("also", ())
+}
+"""Logical axes of the same dimension in a part of the model, and the one that stands for it."""
 
 
 def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
@@ -29,11 +37,17 @@ def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
     layer_embed = config.size("hidden_size_per_layer_input", least=0) > 0
     absent = (*(() if latent else LATENT), *(() if layer_embed else (LAYER_EMBED,)))
     given, style = _given(config), {**DEFAULT_RULES, **STYLE_RULES["maxtext"]}
+    for name, of in _ALSO.items():
+        if name in given and _differ(mesh, given[name], _axes_of(given, of)):
+            raise config.fault(
+                f"{RULES} shards {name} otherwise than {of}, which cannot be simulated; write the "
+                "same axes for both"
+            )
     rules: dict[str, Any] = {}
     table = shipped("logical_axes")
     sequence = _axes_on(mesh, table["act_seq"]["axes"])
     for key, row in table.items():
-        axes = _axes_on(mesh, given.get(row["name"], row["axes"]))
+        axes = _axes_on(mesh, _axes_of(given, row["name"]))
         if key == "act_residual_seq":
             axes = tuple(axis for axis in axes if axis not in sequence)
         if set(axes) != {axis for axis in style[key] if axis in mesh} and key not in absent:
@@ -41,6 +55,30 @@ def rules_of(config: MaxTextConfig, mesh: Mapping[str, int]) -> dict[str, Any]:
     if config.flag("shard_exp_on_fsdp") and config.size("num_experts") > 1:
         rules["expert"] = _axes_on(mesh, ("expert", "fsdp"))
     return {"rules": rules} if rules else {}
+
+
+def rule_notes(config: MaxTextConfig, mesh: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence on changed rules that hold for more than MaxText 0.2.5 shards by them."""
+    given = _given(config)
+    for name in dict.fromkeys(_ALSO.values()):
+        row = next(row for row in shipped("logical_axes").values() if row["name"] == name)
+        rest = [other for other in row["also"] if other not in given]
+        own = () if config.flag("override_logical_axis_rules") else row["axes"]
+        if rest and name in given and _differ(mesh, given[name], own):
+            yield f"the rule of {name} holds for {', '.join(rest)} too, which MaxText has rules for"
+
+
+def _axes_of(given: Mapping[str, Axes], name: str) -> Axes:
+    """Return the axes of a logical axis: those given, or MaxText's."""
+    rows = shipped("logical_axes").values()
+    own: Axes = next(row["axes"] for row in rows if row["name"] == name)
+    return given.get(name, own)
+
+
+def _differ(mesh: Mapping[str, int], one: Axes, other: Axes) -> bool:
+    """Return True if two rules differ on the mesh, but for axes of pipelines and experts."""
+    first, second = ({*_axes_on(mesh, axes)} - {*APART} for axes in (one, other))
+    return first != second
 
 
 def _axes_on(mesh: Mapping[str, int], names: Axes) -> Axes:
@@ -65,7 +103,8 @@ def _given(config: MaxTextConfig) -> Mapping[str, tuple[str, ...]]:
         for rule in rules:
             name, axes = _rule(config, rule)
             of_this.setdefault(OLDER.get(name, name), axes)
-            if where is config.over and name not in (*_LOGICAL.values(), *OLDER, *INACTIVE_AXES):
+            known = (*_LOGICAL.values(), *_ALSO, *OLDER, *INACTIVE_AXES)
+            if where is config.over and name not in known:
                 raise config.fault(
                     f"{RULES} changes {name!r}, which cannot be simulated; "
                     f"{nearest(name, _LOGICAL.values())}"

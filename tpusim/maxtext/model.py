@@ -59,7 +59,7 @@ def model_of(config: MaxTextConfig) -> Transformer:
         "layer_embed": _layer_embed(config, block),
         "positions": _positions(config),
         "dropout": config.table["dropout_rate"] if config.flag("enable_dropout") else 0.0,
-        "fused_qkv": config.flag("fused_qkv") and sizes["heads"] == sizes["kv_heads"],
+        "fused_qkv": config.flag("fused_qkv"),
         "tied_embeddings": config.flag("logits_via_embedding"),
         "logit_cap": _logit_cap(config),
     }

@@ -76,7 +76,8 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
 
     Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
     accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
-    they are multiplied, and whose gradients are rounded with noise.
+    they are multiplied, and whose gradients are rounded with noise (Qwix rounds to the nearest);
+    without local shards it does not quantise the gradients of weights.
     """
     weights = config.choice("weight_dtype", words("dtype"))
     dtype = config.choice("dtype", words("dtype"))
@@ -90,7 +91,16 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
         "second_moment_dtype": weights,
     }
     if found["matmul_dtype"] == "int8":
-        found |= {"gather_dtype": "int8", "quantisation_noise": "u32"}
+        qwix = config.flag("use_qwix_quantization")
+        found |= {"gather_dtype": "int8", "quantisation_noise": "" if qwix else "u32"}
+        if not qwix and config.table["quantization_local_shard_count"] == 0:
+            if dtype != "bf16":
+                raise config.fault(
+                    "quantization_local_shard_count is 0 with quantization=int8 and dtype=float32, "
+                    "so that f32 and int8 multiply beside each other, which cannot be simulated; "
+                    "write dtype=bfloat16"
+                )
+            found["matmul_dtype_dw"] = dtype
     if config.size("gradient_accumulation_steps") > 1:
         found["accumulator_dtype"] = weights
     if config.flag("logits_dot_in_fp32"):

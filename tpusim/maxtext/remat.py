@@ -14,12 +14,8 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 }
 """MaxText's names of the tensors that a layer may save, and ours."""
 
-FUSED: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "fused_qkv": ("qkv_proj", ("q", "k", "v")),
-    "fused_mlp": ("mlpwi", ("mlp_in_0", "mlp_in_1")),
-}
-"""The key of a config that fuses matmuls, the name of the fused result, and the results of our
-matmuls that it stands for where the model has them apart."""
+FUSED_MLP = ("mlpwi", ("mlp_in_0", "mlp_in_1"))
+"""MaxText's name of what an MLP's input matrices make together (`fused_mlp`), and ours of each."""
 
 POLICIES = shipped("remat_policies")
 PROJECTIONS = POLICIES["offloaded"]["minimal_offloaded"]
@@ -97,8 +93,8 @@ def _our_names(names: Iterable[str], config: MaxTextConfig, model: Transformer) 
         for tensor in TENSORS[name]
         if tensor in (matmuls if name == "mlpwo" else made)
     }
-    for key, (name, parts) in FUSED.items():
-        found |= matmuls & set(parts) if config.flag(key) and name in names else set()
+    name, parts = FUSED_MLP
+    found |= matmuls & set(parts) if config.flag("fused_mlp") and name in names else set()
     return tuple(sorted(found))
 
 

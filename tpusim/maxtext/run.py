@@ -11,6 +11,7 @@ from tpusim.hardware import Slice
 from tpusim.maxtext.config import MaxTextConfig, Overrides, config_of, source, without_override
 from tpusim.maxtext.counted_flops import counts_of
 from tpusim.maxtext.features import noted, refused
+from tpusim.maxtext.logical_axes import rule_notes
 from tpusim.maxtext.mesh import slice_of
 from tpusim.maxtext.model import block_of, model_of
 from tpusim.maxtext.plan import plan_of
@@ -65,7 +66,11 @@ def _run(
     block_of(config)
     _check_refused(config)
     model, plan, on = taken = _taken(config, pod)
-    notes = (*_notes(config, model, verbose), *_idle(config, pod, taken))
+    notes = (
+        *_notes(config, verbose),
+        *rule_notes(config, plan.mesh),
+        *_idle(config, pod, taken),
+    )
     changed = changed_plan(plan, settings) if settings else plan
     counts = counts_of(model, changed, on)
     return SimulationRun(config.where, model, changed, on, notes, counts=counts)
@@ -91,9 +96,9 @@ def _check_refused(config: MaxTextConfig) -> None:
             )
 
 
-def _notes(config: MaxTextConfig, model: Transformer, verbose: bool) -> Iterator[str]:
+def _notes(config: MaxTextConfig, verbose: bool) -> Iterator[str]:
     """Yield a sentence for each difference between the run and the config."""
-    for what, keys in _noted(config, model).items():
+    for what, keys in _noted(config).items():
         values = ", ".join(f"{key} = {shown(config.table[key])}" for key in keys)
         yield f"not modelled: {what} ({values})"
     if config.replaced:
@@ -105,14 +110,12 @@ def _notes(config: MaxTextConfig, model: Transformer, verbose: bool) -> Iterator
         yield f"ignored, as no key of MaxText is called so: {hint}"
 
 
-def _noted(config: MaxTextConfig, model: Transformer) -> Mapping[str, list[str]]:
+def _noted(config: MaxTextConfig) -> Mapping[str, list[str]]:
     """Return the features that are not modelled, each with the keys that ask for it."""
     found: dict[str, list[str]] = {}
     for key, feature in noted().items():
         if config.asks_for(key, feature):
             found.setdefault(feature.what, []).append(key)
-    if config.flag("fused_qkv") and not model.attention.fused_qkv:
-        found["one matmul for queries, keys and values of fewer heads"] = ["fused_qkv"]
     return found
 
 
@@ -135,14 +138,13 @@ def _idle(config: MaxTextConfig, pod: Slice | str | None, taken: Taken) -> Itera
     Sizes of mesh axes are left out: -1, which fills an axis in, is often the size that they give.
     """
     features = {**noted(), **refused()}
-    said = {*noted(), *(key for keys in _noted(config, taken[0]).values() for key in keys)}
     idle = [
         f"{key} = {shown(config.table[key])}"
         for key in config.over
         if key in features and config.differs(key) and not config.asks_for(key, features[key])
     ]
     for key in config.over:
-        if key not in defaults() or key in said or key.endswith(SIZE):
+        if key not in defaults() or key in noted() or key.endswith(SIZE):
             continue
         try:
             other = without_override(config, key)

@@ -32,6 +32,7 @@ from tpusim.graph import (
     layer_row,
     plain_dim,
 )
+from tpusim.models.checks import check_types
 from tpusim.models.pieces import EVEN, WHOLE_LOSS, ExpertRouting, LossForm
 from tpusim.models.published_models import published_keys
 
@@ -48,6 +49,9 @@ class GraphChoices:
     logits_dtype: str = COMPUTE
     routing: ExpertRouting = EVEN
     loss: LossForm = WHOLE_LOSS
+
+    def __post_init__(self) -> None:
+        check_types(self, "GraphChoices.")
 
 
 DEFAULT_CHOICES = GraphChoices()

@@ -9,7 +9,7 @@ forward and backward, libtpu 0.0.42.1).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -66,7 +66,7 @@ def _generate_masks(nodes: Sequence[Node], kept: Collection[str]) -> list[Node]:
     return [_with_generated(node, made) for node in nodes if node not in made.values()]
 
 
-def _read_through(nodes: Sequence[Node], kept: Collection[str]) -> tuple[Node, ...]:
+def _read_through(nodes: Sequence[Node], kept: Set[str]) -> tuple[Node, ...]:
     """Let convolutions, and what is scaled like it, compute a scaled operand that they alone read.
 
     Each convolution that reads a normalised tensor, with its activation function, computes it from
@@ -90,9 +90,7 @@ def _read_through(nodes: Sequence[Node], kept: Collection[str]) -> tuple[Node, .
     return tuple(result)
 
 
-def _is_read_through(
-    node: Node, nodes: Sequence[Node], kept: Collection[str]
-) -> TypeGuard[ComputeNode]:
+def _is_read_through(node: Node, nodes: Sequence[Node], kept: Set[str]) -> TypeGuard[ComputeNode]:
     """Return True for a group after statistics whose one result only matmuls read.
 
     And for one that is inlined, if no kernel and no collective reads it.
@@ -100,7 +98,7 @@ def _is_read_through(
     if not (isinstance(node, ComputeNode) and isinstance(node.op, Pointwise)):
         return False
     if node.op.inlined:
-        return all(
+        return kept.isdisjoint(node.writes) and all(
             isinstance(one, ComputeNode) and isinstance(one.op, Einsum | Pointwise)
             for one in nodes
             if not set(node.writes).isdisjoint(one.reads)

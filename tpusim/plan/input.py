@@ -23,10 +23,14 @@ from typing import Any, Self
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.html_text import html_fields
+from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import check_positive, check_word, is_number, seconds
 from tpusim.plan.input_rates import KINDS, RATES, STORED_COMPRESSED, TOKEN_BYTES
 
 NO_CODEC = "none"
+MOST_VARIATION = 100
+"""Reads vary by at most so many times their mean: one in 10,000 of them takes nearly all time."""
+
 CODECS = (NO_CODEC, *RATES["decompress_rate"])
 
 
@@ -198,8 +202,10 @@ def _check_above(key: str, value: Any, *, finite: bool) -> None:
 
 
 def _check_variation(value: Any) -> None:
-    if not (is_number(value) and 0 <= value < inf):
-        raise PlanError(f"input.read_variation is {value!r}; write a finite number of at least 0")
+    if not (is_number(value) and 0 <= value <= MOST_VARIATION):
+        raise PlanError(
+            f"input.read_variation is {shown(value)}; write a number from 0 to {MOST_VARIATION}"
+        )
 
 
 def _check_factor(key: str, value: Any) -> None:

@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tpusim.accuracy import ErrorRange
-from tpusim.base.errors import PlanError
+from tpusim.base.errors import PlanError, nearest
 from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
 from tpusim.base.plain_text import plain
@@ -74,6 +74,13 @@ class Result(ABC):
     timeline: Timeline
     lane: int = 0
     adviser: Callable[[Any], Advice] | None = field(default=None, repr=False, compare=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"a {type(self).__name__} has no {name!r}"
+            own = [each for each in dir(type(self)) if not each.startswith("_")]
+            raise AttributeError(text if name.startswith("_") else f"{text}; {nearest(name, own)}")
 
     @classmethod
     def of(

@@ -200,6 +200,7 @@ NEEDS = (
         KeyEffects.changes_graph,
         "the model has no loss over a vocabulary",
     ),
+    Need(("trainable",), KeyEffects.changes_graph, "it names all weights"),
     Need(("remat", "scan_layers"), lambda s, _: s.model.has_layers, NO_LAYERS),
     Need(
         ("matmul_dtype", "matmul_dtype_dx", "matmul_dtype_dw"),

@@ -8,9 +8,13 @@ from typing import Any
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.html_text import html_fields
+from tpusim.base.shown_value import shown
 from tpusim.base.units import parse
-from tpusim.base.value_checks import check_positive, check_word, is_number, seconds
+from tpusim.base.value_checks import MOST_COUNT, check_positive, check_word, is_number, seconds
 from tpusim.plan import Plan
+
+MOST_AMOUNT = 1_000_000
+"""The highest price, in USD an hour of a chip, and the dirtiest grid, in g/kWh."""
 
 MODES = ASYNCHRONOUS, BLOCKING = "asynchronous", "blocking"
 """Checkpoints: the steps go on once the state is in the hosts' memory, or once it is written."""
@@ -118,8 +122,10 @@ class TrainingRun:
             )
         if self.tokens is None:
             check_positive(f"train.{given[0]}", getattr(self, given[0]))
-        elif not is_number(self.tokens) or not 1 <= self.tokens < inf:
-            raise PlanError(f"train.tokens is {self.tokens!r}; write a number of at least 1")
+        elif not is_number(self.tokens) or not 1 <= self.tokens <= MOST_COUNT:
+            raise PlanError(
+                f"train.tokens is {shown(self.tokens)}; write a number from 1 to {MOST_COUNT:.0e}"
+            )
         for name in (
             "step_time_s", "initialization_s", "preparation_s", "compile_s", "warm_up_s", "price",
             "grid",
@@ -154,24 +160,24 @@ def steps_of(run: TrainingRun, global_batch: int, seq_len: int) -> int:
 
 
 def _quantity(name: str, value: str | float | None, unit: str) -> float | None:
-    """Return a bandwidth or a size in SI. Raise PlanError unless it is above 0."""
+    """Return a bandwidth or a size in SI. Raise PlanError for less than 1 B/s or 1 B."""
     if value is None:
         return None
     where = f"train.checkpoints.{name}"
     found = float(value) if is_number(value) else parse(value, unit, where)
-    if not 0 < found < inf:
+    if not 1 <= found < inf:
         example = "50 GB/s" if unit == "B/s" else "1 PB"
-        raise PlanError(f"{where} is {value!r}; write more than 0, such as {example!r}")
+        raise PlanError(f"{where} is {shown(value)}; write at least 1 {unit}, such as {example!r}")
     return found
 
 
 def _amount(name: str, value: Any) -> float:
-    """Return a number of a run: seconds, or a price. Raise PlanError unless it is at least 0."""
+    """Return a number of a run: seconds, or a price. Raise PlanError if it is out of range."""
     where = f"train.{name}"
     if name.endswith("_s"):
         return seconds(where, value)
-    if not is_number(value) or not 0 <= value < inf:
-        raise PlanError(f"{where} is {value!r}; write a number of at least 0")
+    if not is_number(value) or not 0 <= value <= MOST_AMOUNT:
+        raise PlanError(f"{where} is {shown(value)}; write a number from 0 to {MOST_AMOUNT:,}")
     return float(value)
 
 

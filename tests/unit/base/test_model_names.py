@@ -29,6 +29,7 @@ def said(name: str) -> str:
         ("mixtrall-8x7b", ["mixtral-8x7b"]),
         ("deepseekv3", ["deepseek-v3"]),
         ("qwen2.5-1b", []),
+        ("qwen2.5-vl-7b", []),
         ("qwen3_5", []),
         ("gemma4-12b", []),
         ("llama5-8b", []),

@@ -92,12 +92,12 @@ scaling run.toml --chips 16-64                   -> write numbers such as 64,128
 scaling run.toml --chips 100                     -> nearest are 8x8 (64 chips) and 8x16
 advise run.toml --top 0                          -> from 1 up
 chips v5                                         -> did you mean 'v5e' or 'v5p'?
-models llama                                     -> write one of llama2-13b, llama2-70b
+models llama                                     -> `tpusim models` lists the
 models llama2-7B                                 -> did you mean 'llama2-7b'?
 validate run.toml                                -> write a section [measured] with step_s
 replay run.toml                                  -> it does not begin with `HloModule`
 replay run.toml --slice v5e                      -> write for example 'v5e-64'
-export run.toml --out .                          -> give the name of a Python file
+export run.toml --out .                          -> give the name of a new file
 explain conv --chip v5e --input 9,9 --kernel 3x3 -> write sizes such as 256x224x224x3
 input-rate run.toml                              -> write a CSV file with the columns
 """
@@ -137,6 +137,10 @@ def plan(**keys: object) -> ts.Plan:
     return ts.Plan(**{"mesh": {"fsdp": 16}, "seq_len": 128, "global_batch": 16, **keys})  # type: ignore[arg-type]
 
 
+def result() -> ts.Result:
+    return ts.simulate("llama2-7b", plan(), "v5e-16")
+
+
 CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ts.simulate("run.toml"), "write ts.read_run(path) for a run file"),
     (lambda: ts.simulate(ts.read_run("run.toml")), "write simulate(run.model, run.plan, run.pod)"),
@@ -148,6 +152,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: plan(dtype="bfloat16"), "tpusim calls it 'bf16'"),
     (lambda: setattr(plan(), "remat", "full"), "make another by replace(remat=...)"),
     (lambda: plan().global_batch_size, "tpusim calls it 'global_batch'"),
+    (lambda: result().step_time, "did you mean 'step_time_s'?"),
+    (lambda: result().time, "did you mean "),
+    (lambda: result().memory, "did you mean 'memory_bytes'"),
     (lambda: ts.Slice("v5e-16", "4x4"), "write it without a shape, or the chip 'v5e'"),
     (lambda: ts.Slice("v5e", 16), "or name the whole slice, as in Slice('v5e-256')"),
     (lambda: ts.Slice(chip="v5e", topology="4x4"), "tpusim calls it 'shape'"),

@@ -114,7 +114,7 @@ MISTAKES = [
     ),
     (
         (HEADER.replace("model.layers", "model.layer"), GOOD),
-        "the column 'model.layer' is no key of [model]; did you mean 'layers' or",
+        "the column 'model.layer' is no key of [model]; did you mean 'layers'?",
     ),
     (
         (HEADER.replace("model.layers", "model.zzzz"), GOOD),

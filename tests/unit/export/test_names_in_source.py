@@ -3,6 +3,7 @@
 import ast
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -139,11 +140,12 @@ def literal(value: ast.expr) -> str:
     return str(value.value) if isinstance(value, ast.Constant) else ""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Odd(Architecture):
     """A model with an element-wise function that the library lacks."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.function = "odd", Function(name)
+    name: str = "odd"
+    function: Function
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         w.size(embed=128, vocab=512)
@@ -164,5 +166,5 @@ class Odd(Architecture):
 def test_a_function_that_the_library_lacks_is_refused(name: str, said: str) -> None:
     plan = ts.Plan(mesh={"fsdp": 8}, seq_len=128, global_batch=8)
     with pytest.raises(PlanError) as error:
-        ts.export_jax(Odd(name), plan, "v5e-8")
+        ts.export_jax(Odd(function=Function(name)), plan, "v5e-8")
     assert said in str(error.value)

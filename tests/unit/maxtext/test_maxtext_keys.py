@@ -155,6 +155,11 @@ def test_dtypes_and_optimizer() -> None:
     assert {key: run(quantization=key).plan.dtypes.noise for key in ("", "int8", "fp8")} == {
         "": "", "int8": "u32", "fp8": "",
     }  # fmt: skip
+    assert run(quantization="int8", use_qwix_quantization=True).plan.dtypes.noise == ""
+    whole = run(quantization="int8", quantization_local_shard_count=0).plan.dtypes
+    assert (whole.of("matmul"), whole.of("matmul_dx"), whole.of("matmul_dw")) == (
+        "int8", "int8", "bf16"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -195,7 +200,7 @@ def test_dtypes_and_optimizer() -> None:
         ({"trainable_position_size": 4096}, {"positions": 4096}),
         ({"dropout_rate": 0.1}, {"dropout": 0.1}),
         ({"dropout_rate": 0.1, "enable_dropout": False}, {"dropout": 0.0}),
-        ({"fused_qkv": True}, {"fused_qkv": True}),
+        ({"fused_qkv": True, "base_num_kv_heads": 2}, {"fused_qkv": True, "kv_heads": 2}),
         ({"decoder_block": "gpt3", "mlp_activations": ["gelu"]},
          {"norm": "layer", "qkv_bias": True, "out_bias": True, "mlp_bias": True}),
         ({"decoder_block": "qwen2", "attention_bias": True}, {"qkv_bias": True, "out_bias": False}),
@@ -262,6 +267,28 @@ def test_an_override_holds_over_the_rules_of_the_file(tmp_path: Path) -> None:
     assert from_maxtext(file, keys, pod="v5e-16").plan.rules == {
         "mlp": ("fsdp",), "act_batch": (), "embed": (),
     }  # fmt: skip
+
+
+def test_a_rule_of_a_part_is_the_same_or_refused() -> None:
+    """MaxText 0.2.5 has rules of attention's and experts' own for dimensions that are one here."""
+    keys = {"ici_data_parallelism": 4}
+    alone = run(logical_axis_rules=[["embed", ["data"]]], **keys)
+    assert alone.plan.rules == {"embed": ("data",)}
+    assert alone.notes == (
+        "the rule of embed holds for embed_attn, embed_moe, embed_router, embed_vocab too, which "
+        "MaxText has rules for",
+    )
+    both = [["embed", ["data"]], ["embed_attn", ["data"]]]
+    assert run(logical_axis_rules=both, **keys).plan == alone.plan
+    with pytest.raises(ts.TpusimError, match="shards embed_attn otherwise than embed"):
+        run(logical_axis_rules=[["embed_attn", ["data"]]], **keys)
+
+
+def test_rules_of_a_model_are_read() -> None:
+    keys = {"model_name": "deepseek3-671b-2dfsdp", "ici_expert_parallelism": 8}
+    rules = from_maxtext(None, keys, pod="v5p-128").plan.rules
+    assert rules["mlp"] == rules["heads"] == ("expert",)
+    assert rules["embed"] == ("fsdp",)
 
 
 def test_an_axis_across_slices_shards_what_it_does_within() -> None:
@@ -393,6 +420,12 @@ def test_settings_change_the_plan_alone() -> None:
         from_maxtext(None, SMALL, pod="v5e-16", settings=["slice.name=v4-8"])
 
 
+def test_one_matrix_makes_the_queries_of_few_heads_of_keys_too() -> None:
+    fused, three = (run(base_num_kv_heads=2, fused_qkv=each).model for each in (True, False))
+    assert fused == three.replace(fused_qkv=True)
+    assert fused.parameter_count == three.parameter_count
+
+
 def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None:
     notes = run(attn_logits_soft_cap=50, attention_sink=True, steps=10, run_name="mine").notes
     assert notes == (
@@ -411,8 +444,6 @@ def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None
          "changes nothing here: expert_shard_attention_option = 'context'"),
         ({"use_tokamax_gmm": True}, "changes nothing here: use_tokamax_gmm = true"),
         ({"attention_bias": True}, "changes nothing here: attention_bias = true"),
-        ({"base_num_kv_heads": 2, "fused_qkv": True},
-         "not modelled: one matmul for queries, keys and values of fewer heads (fused_qkv = true)"),
         ({"sa_block_kv_compute": 256, "sa_q_layout": "SEQ_MINOR"},
          "not modelled: other tiles and forms of the attention kernel than its blocks "
          "(sa_block_kv_compute = 256, sa_q_layout = 'SEQ_MINOR')"),

@@ -46,6 +46,7 @@ CONTEXTS: Mapping[str, dict[str, Any]] = {
     "windows": WINDOWS,
     "small": SMALL_GEMMA,
     "gpt-oss": GPT_OSS,
+    "quantization": {"quantization": "int8"},
     "dot": {"attention": "dot_product"},
     "custom": {"remat_policy": "custom"},
     "custom, one matrix": {"remat_policy": "custom", "mlp_activations": ["gelu"]},
@@ -262,13 +263,14 @@ WRONG: tuple[Any, ...] = (
 
 
 def _cases(every: int) -> Iterator[tuple[str, Any]]:
-    cases = ((key, wrong) for key in (*BASE, *refused()) for wrong in WRONG)
+    keys = dict.fromkeys((*BASE, *defaults(), *noted(), *refused(), *ignored(), RULES))
+    cases = ((key, wrong) for key in keys for wrong in WRONG)
     yield from (case for at, case in enumerate(cases) if at % every == 0)
 
 
 @pytest.mark.parametrize("every", [101, thorough(1)])
 def test_a_wrong_value_is_one_sentence(every: int) -> None:
-    """Of every key of the base configuration: a run, or one clear sentence."""
+    """Of every key, those of the base configuration among them: a run, or one clear sentence."""
     for key, wrong in _cases(every):
         try:
             run(**{key: wrong})

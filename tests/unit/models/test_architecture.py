@@ -213,7 +213,7 @@ FROZEN = "@dataclass(frozen=True, kw_only=True)"
             "OneArgument.forward takes other arguments than a writer and choices; write "
             "def forward(self, w, choices)",
         ),
-        (lambda: Mine(depth=3), "Mine has no key 'depth'; valid are layers, name, vocab"),
+        (lambda: Mine(depth=3), "Mine has no key 'depth'; tpusim calls it 'layers'"),
         (lambda: Mine(3), "Mine takes no values without a name, and 1 are given; write Mine()"),
         (
             lambda: Mine(layers="4").parameter_count,

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import pytest
@@ -184,7 +184,7 @@ def test_what_was_assumed_is_said_and_what_is_given_is_not() -> None:
     [
         (lambda: TrainingRun(), "none of them is given; write one, such as tokens = 1e12"),
         (lambda: TrainingRun(tokens=1e9, steps=3), "tokens, steps are given; write one"),
-        (lambda: TrainingRun(tokens=-1), "train.tokens is -1; write a number of at least 1"),
+        (lambda: TrainingRun(tokens=-1), "train.tokens is -1; write a number from 1 to 1e+18"),
         (lambda: TrainingRun(steps=1.5), "train.steps is 1.5; it must be a whole number"),
         (lambda: TrainingRun(steps=1, compile_s=-1), "train.compile_s is -1; write seconds"),
         (lambda: TrainingRun(steps=1, step_time_s=0), "write seconds above 0, or leave it out"),
@@ -192,9 +192,17 @@ def test_what_was_assumed_is_said_and_what_is_given_is_not() -> None:
         (lambda: TrainingRun(steps=1, checkpoints=5), "train.checkpoints is 5; write a table"),
         (lambda: Evaluations(every=0, examples=1), "train.evaluations.every is 0"),
         (lambda: Evaluations(every=1), "needs either examples, such as 10000, or their time_s"),
-        (lambda: Checkpoints(every=1, mode="async"), "valid are asynchronous, blocking"),
-        (lambda: Checkpoints(every=1, storage="0 B/s"), "write more than 0, such as '50 GB/s'"),
+        (lambda: Checkpoints(every=1, mode="async"), "did you mean 'asynchronous'?"),
+        (lambda: Checkpoints(every=1, storage="0 B/s"), "write at least 1 B/s, such as '50 GB/s'"),
         (lambda: Checkpoints(every=1, capacity="1"), "'1' has no unit"),
+        (lambda: Checkpoints(every=1, host="1e-300 B/s"), "host is '1e-300 B/s'; write at least 1"),
+        (lambda: TrainingRun(tokens=1e308), "train.tokens is 1e+308; write a number from 1 to"),
+        (lambda: TrainingRun(steps=10**400), "train.steps is a number of 1329 bits; write at most"),
+        (lambda: TrainingRun(steps=1, price=1e308), "train.price is 1e+308; write a number from 0"),
+        (lambda: TrainingRun(steps=1, grid=1e308), "train.grid is 1e+308; write a number from 0"),
+        (lambda: Evaluations(every=1, examples=10**400), "a number of 1329 bits; write at most"),
+        (lambda: ts.Input(read_variation=1e290), "read_variation is 1e+290; write a number from 0"),
+        (lambda: POD.chip.replace(price=1e308), "v4: price is 1e+308; write at most 1e+30"),
         (lambda: Checkpoints(every=1, kept=0), "train.checkpoints.kept is 0"),
         (lambda: train_step(STEP, {"steps": 3}), "give a ts.TrainingRun"),
         (
@@ -213,3 +221,11 @@ def test_bad_input_is_one_sentence(make: Any, words: str) -> None:
         make()
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_largest_numbers_are_simulated() -> None:
+    evaluations = Evaluations(every=10**18, time_s=1e9)
+    made = train_step(STEP, TrainingRun(tokens=1e18, price=1e6, evaluations=evaluations))
+    assert made.cost_usd is not None
+    assert made.cost_usd.high < inf
+    assert str(made)

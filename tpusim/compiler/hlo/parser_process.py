@@ -14,6 +14,7 @@ from time import monotonic
 from typing import IO, Any, Self
 
 from tpusim.base.errors import FileError
+from tpusim.base.shown_value import cut
 from tpusim.compiler.hlo import parser
 from tpusim.compiler.hlo.module_text import HLO_ADVICE
 
@@ -143,6 +144,9 @@ def signal_name(code: int) -> str:
         return f"code {code}"
 
 
+LONGEST_ERROR = 160
+"""Characters of what jaxlib says of HLO that it cannot read."""
+
 _ERROR_LINE = re.compile(r"was parsing (\d+):\d+: error: ([^\n]*)")
 _VAGUE_ERRORS = ("cannot parse as", "error parsing attribute", "expects opcode:")
 
@@ -157,7 +161,8 @@ def _parse_error(text: str, lines: int) -> str:
     places = _ERROR_LINE.findall(text)
     if not places:
         first = text.partition("\n")[0]
-        return f"jaxlib cannot read this HLO: {first[:300]}; {HLO_ADVICE}"
+        return f"jaxlib cannot read this HLO: {cut(first, LONGEST_ERROR)}; {HLO_ADVICE}"
     line, what = next((p for p in places if not p[1].startswith(_VAGUE_ERRORS)), places[0])
     where = f"line {line}" + (", where the text ends" if int(line) >= lines else "")
-    return f"{where}: jaxlib cannot read this HLO: {what[:300].rstrip(':')}; {HLO_ADVICE}"
+    said = cut(what.rstrip(":"), LONGEST_ERROR)
+    return f"{where}: jaxlib cannot read this HLO: {said}; {HLO_ADVICE}"

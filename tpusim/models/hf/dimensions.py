@@ -36,6 +36,10 @@ def from_hf(config: str | Path | Mapping[str, Any]) -> Any:
 
     config: the path of a `config.json`, its folder, or a mapping.
 
+    Of a model that reads images or sound besides, the language model is returned, which is a part
+    of the config: `text_config`, `llm_config` or `language_config`. A list has a number for each
+    layer, which must be the same; the MLP's width may be another one in the last layers.
+
     Keys that are not written have the defaults of the family's configuration class. Numerics and
     quantisation are the plan's; scaled or partial rotary positions cost as much as plain ones, and
     factors of embeddings, residuals and logits nothing. `hf_notes` lists features that are not

@@ -166,12 +166,12 @@ def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
     family = _named(name, kind)
     if family is None:
         said = f"architecture {name!r}" if name else f"model_type {kind!r}"
-        near = _misspelt(name or kind or "", by_class() if name else by_type())
-        if not near and (reads := _reads(kind or "", keys)):
+        if reads := _reads(kind or "", keys):
             raise ModelError(
                 f"{where}: the {said} is no language model of a known family, as it reads "
                 f"{reads}; {_known()}"
             )
+        near = _misspelt(name or kind or "", by_class() if name else by_type())
         hint = f"did you mean {near[0]!r}? " if near else ""
         asks = [
             f"{what} ({key} = {shown(keys[key])})"

@@ -19,14 +19,18 @@ from tpusim.graph import (
     function,
     renamed,
 )
+from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.dropout import dropout
-from tpusim.models.pieces.norms import norm_of_kind
+from tpusim.models.pieces.norms import NORM_KINDS, norm_of_kind
 
 SOFTMAX_FLOPS = 10.0
 ROTARY_FLOPS = 6.0
 SINUSOID_FLOPS = 8.0
 """Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
+
+
+_CHOICES = {"norm": NORM_KINDS, "qk_norm_heads": ("", "each", "all")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,10 @@ class AttentionForm:
     keys_as_values: bool = False
     fused_qkv: bool = False
     dropout: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self, "AttentionForm.")
+        check_values(self, _CHOICES, "AttentionForm.")
 
 
 @checked_piece

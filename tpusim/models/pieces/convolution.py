@@ -119,7 +119,7 @@ def resized(w: GraphWriter, dim: str, size: Count) -> str:
     A size that does not divide the whole is written out: `height/7of224`.
     """
     whole = whole_dim(dim)
-    full = w.sizes[whole]
+    full = w.extent(whole)
     if size == full:
         return whole
     made = part_of(whole, full // size) if full % size == 0 else f"{whole}/{size}of{full}"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tpusim.graph import Count, Features, GraphWriter, Tensor, Tokens, checked_piece, function
+from tpusim.models.checks import check_types
 from tpusim.models.pieces.attention import AttentionForm, attention
 from tpusim.models.pieces.bias import biased
 from tpusim.models.pieces.mlp import mlp
@@ -30,6 +31,9 @@ class EncoderForm:
     attention: AttentionForm = BIASED
     rms: bool = False
     scanned: bool = True
+
+    def __post_init__(self) -> None:
+        check_types(self, "EncoderForm.")
 
 
 @checked_piece

@@ -110,6 +110,10 @@ class ExpertRouting:
     dispatch: str = ""
     exchange: str = "all-to-all"
 
+    def __post_init__(self) -> None:
+        check_types(self, "ExpertRouting.")
+        check_values(self, {}, "ExpertRouting.")
+
     @property
     def by_mask(self) -> bool:
         """True if tokens find their slots by matmuls with a mask."""

@@ -5,6 +5,7 @@ Xie, arXiv:2212.09748, section 3.2.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from tpusim.base.errors import ModelError
 from tpusim.graph import (
@@ -12,6 +13,7 @@ from tpusim.graph import (
     GraphWriter,
     Joinable,
     Natural,
+    NotEmpty,
     Pointwise,
     Tensor,
     Vectors,
@@ -26,7 +28,9 @@ MODULATION_FLOPS = 2.0
 
 
 @checked_piece
-def joined(w: GraphWriter, name: str, parts: Sequence[Joinable], dim: str) -> Tensor:
+def joined(
+    w: GraphWriter, name: str, parts: Annotated[Sequence[Joinable], NotEmpty()], dim: str
+) -> Tensor:
     """Write tensors one after the other along their second dimension, which is then `dim`.
 
     Raise ModelError for a dimension of another size than theirs together.

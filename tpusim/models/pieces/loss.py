@@ -17,6 +17,7 @@ from tpusim.graph import (
     function,
     part_of,
 )
+from tpusim.models.checks import check_types, check_values
 from tpusim.models.pieces.attention import SOFTMAX_FLOPS
 from tpusim.models.pieces.bias import biased
 
@@ -42,6 +43,10 @@ class LossForm:
     blocks: int = 1
     indexed: bool = False
     cap: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_types(self, "LossForm.")
+        check_values(self, {}, "LossForm.")
 
 
 WHOLE_LOSS = LossForm()

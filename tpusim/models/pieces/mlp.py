@@ -1,10 +1,11 @@
 """The MLP of a layer, or of an expert."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from tpusim.base.errors import ModelError, nearest
-from tpusim.graph import COMPUTE, GraphWriter, Tensor, Vectors, checked_piece, function
+from tpusim.graph import COMPUTE, GraphWriter, Some, Tensor, Vectors, checked_piece, function
 from tpusim.models.pieces.bias import biased
 
 ACTIVATION_FLOPS = {"relu": 1.0, "relu2": 2.0, "gelu": 14.0, "silu": 10.0}
@@ -78,9 +79,7 @@ def mlp(
 
 
 @checked_piece
-def activate(
-    w: GraphWriter, activation: str, ins: tuple[Tensor, ...], out: str, prefix: str = ""
-) -> Tensor:
+def activate(w: GraphWriter, activation: str, ins: Some, out: str, prefix: str = "") -> Tensor:
     """Write an activation function, multiplied by a gate where there is a second operand.
 
     Raise ModelError for a function that is not in `ACTIVATION_FLOPS`.
@@ -100,7 +99,7 @@ def activate(
 
 
 def _residuals(
-    w: GraphWriter, activation: str, ins: tuple[Tensor, ...], prefix: str
+    w: GraphWriter, activation: str, ins: Sequence[Tensor], prefix: str
 ) -> tuple[Tensor, ...]:
     """Return the residuals of the activation function, and of its multiplication by a gate."""
     of, *gate = ins

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from tpusim.base.errors import ModelError
 from tpusim.graph import (
     GraphWriter,
     OneOf,
@@ -87,7 +88,9 @@ def norm_of_kind(
     out: the result, where it has another name.
     """
     own = (w.dim(over),)
-    wide = (x.dims[-2], *own)
+    if heads and len(x.dims) < len(("heads", "width")):
+        raise ModelError(f"{w.name}: {name} norms heads, and {x} has none; leave heads out")
+    wide = (*x.dims[-2:-1], *own)
     made = w.tensor(name, x.dims)
     op = _norm_op(_KINDS[kind], x, made, wide if heads == "all" else own, wide if heads else own)
     w.write(op if out is None else replace(op, outputs=(out,)))

@@ -26,6 +26,9 @@ CORE_HEIGHT, HOST_HEIGHT, LINK_HEIGHT, ROW_SPACE = 1.3, 0.3, 0.62, 0.22
 INCHES_PER_HEIGHT = 0.52
 """Heights of the rows and of the space between them, and the inches of a height of one."""
 
+NARROW_POINTS = 1.0
+"""The width of a bar below which edges would hide it."""
+
 BAR_FONT = 6.5
 BAR_LETTER = 0.62 * BAR_FONT
 """Points: the size of a name on a bar, and the width of one of its letters."""
@@ -151,19 +154,29 @@ def _draw_core(
     known: Mapping[str, FillStyle],
     names: Mapping[str, str],
 ) -> None:
-    """Draw the bars of the core, those of one style at once, and the names that fit."""
-    bars: dict[FillStyle, list[BoxSides]] = {}
+    """Draw the bars of the core, those of one style at once, and the names that fit.
+
+    Bars of one style that follow one another are one where they are too narrow for edges.
+    """
+    bars: dict[tuple[FillStyle, bool], list[BoxSides]] = {}
+    last: tuple[FillStyle, int] | None = None
     for each in window.core:
         assert each.record is not None
         style = WAIT_STYLE if _is_wait(each) else known[each.record.label]
-        left, width = (each.start_ps - window.start_ps) * times, each.length_ps * times
-        bars.setdefault(style, []).append((left, left + width, 0, CORE_HEIGHT))
+        left = (each.start_ps - window.start_ps) * times
+        middle = left + each.length_ps * times / 2
         points = each.length_ps / (window.end_ps - window.start_ps) * TIMELINE_POINTS
+        narrow = points < NARROW_POINTS
+        spans = bars.setdefault((style, narrow), [])
+        if narrow and last == (style, each.start_ps):
+            left = spans.pop()[0]
+        spans.append((left, (each.end_ps - window.start_ps) * times, 0, CORE_HEIGHT))
+        last = (style, each.end_ps) if narrow else None
         text = names.get(operation_of(each.record)) or short_name(each.record.name)
-        _name_bar(ax, text, left + width / 2, points, style)
-    for style, spans in bars.items():
-        edge = INK if style.hatch else "white"
-        canvas.draw_boxes(ax, spans, style.arguments | {"edgecolor": edge, "linewidth": 0.25})
+        _name_bar(ax, text, middle, points, style)
+    for (style, narrow), spans in bars.items():
+        edge = {"edgecolor": INK if style.hatch else "white", "linewidth": 0 if narrow else 0.25}
+        canvas.draw_boxes(ax, spans, style.arguments | edge)
 
 
 def _draw_stage(
