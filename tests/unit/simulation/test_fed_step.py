@@ -179,7 +179,8 @@ def test_reads_that_vary_have_no_steady_state() -> None:
         ({"files": 3}, "input.files is 3, but 4 hosts read"),
         ({"workers": 97}, "97 threads that decode on a host of 4 v3 chips, which has 96 vCPUs"),
         ({"kind": "tokens"}, "the model reads none"),
-        ({"read_variation": -1}, "input.read_variation is -1; write a finite number of at least"),
+        ({"read_variation": -1}, "input.read_variation is -1; write a number from 0 to 100"),
+        ({"read_variation": 1e290}, "input.read_variation is 1e+290; write a number from 0 to 100"),
     ],
 )
 def test_a_mistake_is_one_sentence(keys: dict[str, object], said: str) -> None:
