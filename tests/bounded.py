@@ -42,7 +42,7 @@ def operations_below(least: dict[str, float], result: Result) -> list[str]:
     return [
         f"{op.name} takes {seconds} s, its bound is {least[op.name]} s"
         for program in result.programs
-        for op, _ in walk_ops(program.body)
+        for op, _ in walk_ops(program.body, program.segments)
         if isinstance(op, Compute) and op.name in least
         for seconds in [float(work_seconds(op.work, device))]
         if least[op.name] > seconds * (1 + NOISE)
