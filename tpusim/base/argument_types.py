@@ -11,7 +11,7 @@ from numbers import Number
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from tpusim.base.shown_value import cut
+from tpusim.base.shown_value import cut, with_article
 
 Check: TypeAlias = Callable[[Any], str]
 """Returns what a value must be, in words; empty if it is that."""
@@ -78,12 +78,10 @@ def _plain(kind: Any) -> Check:
         return lambda value: "" if _is_whole(value) else "a whole number"
     if kind is Any or not isinstance(kind, type):
         return lambda value: ""
-    words = {str: "text", bool: "True or False", Mapping: "a table"}.get(kind, _of_class(kind))
+    words = {str: "text", bool: "True or False", Mapping: "a table"}.get(
+        kind, with_article(kind.__name__)
+    )
     return lambda value: "" if isinstance(value, kind) else words
-
-
-def _of_class(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
 
 
 def _is_whole(value: Any) -> bool:
@@ -170,4 +168,4 @@ def in_words(value: Any) -> str:
     if isinstance(value, str | Number | None):
         return repr(value)
     text = str(value)
-    return _of_class(type(value)) if text.startswith("<") else text
+    return with_article(type(value).__name__) if text.startswith("<") else text
