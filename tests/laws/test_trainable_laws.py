@@ -13,7 +13,7 @@ from test_bound import KINDS
 
 import tpusim as ts
 from tpusim.base import Phase, PlanError, TpusimError
-from tpusim.bounds import bound
+from tpusim.bounds import PlanArrays, bound, bounds
 from tpusim.graph import Adapters
 from tpusim.hardware import Slice
 from tpusim.models import ARCHITECTURES, names
@@ -144,6 +144,19 @@ def test_a_random_plan_that_trains_a_part_obeys_the_laws(block: int) -> None:
             assert found.step_time_s <= whole.step_time_s, seed
             assert found.flops.model <= whole.flops.model, seed
     assert ran > 5
+
+
+@pytest.mark.parametrize("changes", [{"adapter_rank": 64}, {"trainable": ["wo", "*scale"]}])
+def test_the_bound_of_many_plans_is_that_of_each(changes: dict[str, Any]) -> None:
+    sizes = [(data, tensor) for data in (1, 2, 4) for tensor in (1, 2, 4)]
+    meshes = [{"data": d, "fsdp": 16 // d // t, "tensor": t} for d, t in sizes]
+    plans = [
+        plan_of(mesh, microbatches=count, global_batch=64, **changes)
+        for mesh in meshes
+        for count in (1, 2)
+    ]
+    together = bounds(MODEL, PlanArrays.of([(plan, POD) for plan in plans])).seconds
+    assert list(together) == pytest.approx([bound(MODEL, plan, POD) for plan in plans], rel=1e-12)
 
 
 FIRST = [names(kind)[0] for kind in ARCHITECTURES.values() if names(kind)]

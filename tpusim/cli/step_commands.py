@@ -145,8 +145,8 @@ def input_rate(
 
     if sample is None:
         return "\n".join(rate_lines())
-    text = read_text(Path(sample), "a sample of an input pipeline", f"write {SAMPLE_HELP}")
     with blame(sample):
+        text = read_text(Path(sample), "a sample of an input pipeline", SAMPLE_HELP)
         return str(fit_stages([*_sample(text)]))
 
 

@@ -101,7 +101,7 @@ class Compiled:
     def save(self, path: str | Path) -> None:
         """Write the HLO after a line of comment, which `load` reads; gzipped for a .gz path.
 
-        Raise FileError if it cannot be written.
+        Raise FileError if it cannot be written, and for a path at which no regular file stands.
         """
         from tpusim.compiler.hlo.hlo_files import format_header
 

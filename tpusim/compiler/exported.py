@@ -10,7 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tpusim.base.errors import CompileError, FileError
+from tpusim.base.errors import CompileError, blame
+from tpusim.base.text_files import read_bytes
 from tpusim.compiler.bytecode import check_bytecode
 from tpusim.compiler.gspmd import check_tiles, placed_over
 from tpusim.compiler.refusals import explain_program_errors
@@ -20,6 +21,11 @@ ExportedProgram: TypeAlias = Any | str | bytes | Path
 
 _BYTECODE = b"ML\xefR"
 """How MLIR's bytecode begins."""
+MAX_EXPORTED_BYTES = 2**31
+"""Size of the largest exported program that is read: it may hold weights."""
+
+EXPECTED = "StableHLO, as text or bytecode, or a serialised jax.export"
+
 _CALLING_CONVENTION = 10
 """Version of JAX's calling convention: arguments and results as the module has them."""
 _SHARDY, _GSPMD = "sdy.sharding", "mhlo.sharding"
@@ -153,10 +159,8 @@ def _is_exported(given: object) -> bool:
 
 
 def _contents(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    with blame(str(path)):
+        return read_bytes(path, "an exported program", EXPECTED, MAX_EXPORTED_BYTES)
 
 
 def _is_text(data: bytes) -> bool:

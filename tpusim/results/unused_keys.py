@@ -201,7 +201,11 @@ NEEDS = (
         "the model has no loss over a vocabulary",
     ),
     Need(("trainable",), KeyEffects.changes_graph, "it names all weights"),
-    Need(("remat", "scan_layers"), lambda s, _: s.model.has_layers, NO_LAYERS),
+    Need(
+        ("remat", "scan_layers"),
+        lambda s, key: s.model.has_layers or s.changes_graph(key),
+        NO_LAYERS,
+    ),
     Need(
         ("matmul_dtype", "matmul_dtype_dx", "matmul_dtype_dw"),
         lambda s, key: key in s.matmul_keys,

@@ -76,6 +76,11 @@ def test_a_bad_sample_is_one_sentence(tmp_path: Path, text: str, said: str) -> N
     assert str(path) in str(caught.value)
 
 
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=f"{tmp_path}: a folder; give a CSV file with the columns"):
+        input_rates(str(tmp_path))
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_end_as_on_any_system(tmp_path: Path, end: str) -> None:
     path = tmp_path / "sample.csv"

@@ -15,7 +15,7 @@ from tpusim.report.figures.palette import INK, MUTED, SMALL, Style
 from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.figures.utilisation import resource_name
 from tpusim.report.link_traffic import link_volumes
-from tpusim.results import Result
+from tpusim.results import ReplayResult, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,7 @@ def _row_name(label: str, result: Result) -> str:
         return f"{label} = {size} slices"
     written = result.placement.written
     parts = [part for axis in axes for part in written.get(axis, ())]
-    if all(axis == ",".join(written.get(axis, ())) for axis in axes):
+    if isinstance(result, ReplayResult) and set(axes) <= set(result.unnamed):
         return f"{label} = {size}"
     return f"{label} = {size} on {', '.join(parts)}"
 
