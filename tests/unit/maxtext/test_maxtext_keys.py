@@ -299,7 +299,10 @@ def test_an_axis_across_slices_shards_what_it_does_within() -> None:
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"per_device_batchsize": 4}, "no key is called 'per_device_batchsize'; did you mean"),
     ({"model_name": "llama2-7"}, "model_name is 'llama2-7'; did you mean 'llama2-7b'"),
-    ({"model_name": "qwen3-vl-4b", "override_model_config": True}, "write use_multimodal=false override_model_config=true"),
+    (
+        {"model_name": "qwen3-vl-4b", "override_model_config": True},
+        "write use_multimodal=false override_model_config=true",
+    ),
     (
         {
             "model_name": "deepseek3-671b-batchsplit",
