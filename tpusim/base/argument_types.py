@@ -7,20 +7,14 @@ from fractions import Fraction
 from functools import cache
 from inspect import signature
 from math import isfinite
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, Union, get_args, get_origin
+from numbers import Number
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from tpusim.base.shown_value import cut
+from tpusim.base.shown_value import cut, with_article
 
 Check: TypeAlias = Callable[[Any], str]
 """Returns what a value must be, in words; empty if it is that."""
-
-
-class ValueLimit(Protocol):
-    """What an annotation asks of a value besides its type: `Annotated[Tensor, limit]`."""
-
-    def unmet(self, value: Any) -> str:
-        """Return what the value must be, in words; empty if it is that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,11 @@ def _arguments(function: Callable[..., Any]) -> tuple[_Argument, ...]:
 
 @cache
 def check_of(kind: Any) -> Check:
-    """Return the check of an annotation; of one that it does not know, one that all values pass."""
+    """Return the check of an annotation; of one that it does not know, one that all values pass.
+
+    What an annotation asks besides the type is a `Check` as well: the `unmet` of each object in it,
+    as in `Annotated[int, AtLeast(1)]`.
+    """
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _limited(check_of(inner[0]), inner[1:])
@@ -80,12 +78,10 @@ def _plain(kind: Any) -> Check:
         return lambda value: "" if _is_whole(value) else "a whole number"
     if kind is Any or not isinstance(kind, type):
         return lambda value: ""
-    words = {str: "text", bool: "True or False", Mapping: "a table"}.get(kind, _of_class(kind))
+    words = {str: "text", bool: "True or False", Mapping: "a table"}.get(
+        kind, with_article(kind.__name__)
+    )
     return lambda value: "" if isinstance(value, kind) else words
-
-
-def _of_class(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
 
 
 def _is_whole(value: Any) -> bool:
@@ -169,7 +165,7 @@ def _sentence(name: str, value: Any, said: str) -> str:
 
 def in_words(value: Any) -> str:
     """Return a value as a message shows it: its own short text, or the name of its class."""
-    if isinstance(value, str | int | float | type(None)):
+    if isinstance(value, str | Number | None):
         return repr(value)
     text = str(value)
-    return _of_class(type(value)) if text.startswith("<") else text
+    return with_article(type(value).__name__) if text.startswith("<") else text

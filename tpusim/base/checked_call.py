@@ -6,6 +6,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
+from tpusim.base.close_names import joined
 from tpusim.base.errors import ArgumentError, nearest
 
 Callee = TypeVar("Callee", bound=Callable[..., Any])
@@ -83,7 +84,7 @@ def _sentence(
     if twice := [key for key in given if key in keys]:
         return f"{name} has {twice[0]!r} twice, by its place and by its name; write it once"
     if missing := [key for key in needed if key not in given and key not in keys]:
-        return f"{name} needs {_listed(missing)}; {call}"
+        return f"{name} needs {joined(missing)}; {call}"
     return ""
 
 
@@ -97,7 +98,3 @@ def _written(needed: Iterable[str], by_place: Sequence[str]) -> list[str]:
 
 def _places(by_place: Sequence[str]) -> str:
     return f"{len(by_place)} values ({', '.join(by_place)})" if by_place else "no values"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

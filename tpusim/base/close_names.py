@@ -1,4 +1,4 @@
-"""Names that a misspelt one may stand for, and lists of names that are cut where they are long."""
+"""Names that a misspelt one may stand for, and lists of names in messages."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -79,6 +79,21 @@ def listed(names: Sequence[str], like: str = "") -> str:
         kept += 1
     kept = max(kept, 1)
     return f"{', '.join(ordered[:kept])} and {len(ordered) - kept} more"
+
+
+def joined(words: Iterable[object], conjunction: str = "and") -> str:
+    """Return words as a sentence lists them: `a, b and c`.
+
+    >>> joined("abc"), joined(["v5e", "v5p"], "or"), joined(["v4"])
+    ('a, b and c', 'v5e or v5p', 'v4')
+    """
+    *others, last = map(str, words)
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """Return the question that offers names: `did you mean 'v5e' or 'v5p'?`."""
+    return f"did you mean {joined(map(repr, names), 'or')}?"
 
 
 def _bare(name: str) -> str:

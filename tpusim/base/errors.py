@@ -8,7 +8,7 @@ any other exception that escapes is a defect of tpusim.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tpusim.base.close_names import abbreviated, close_names, listed
+from tpusim.base.close_names import abbreviated, close_names, did_you_mean, listed
 from tpusim.base.foreign_names import foreign_advice
 from tpusim.base.plain_text import presentable
 
@@ -79,8 +79,7 @@ def nearest(name: str, valid: Iterable[str], otherwise: str = "") -> str:
     if advice := foreign_advice(name, names):
         return advice
     if close := close_names(name, names):
-        *others, last = map(repr, close)
-        return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+        return did_you_mean(close)
     if begun := abbreviated(name, names):
         return f"write one of {listed(begun)}"
     return otherwise or (f"valid are {listed(names, name)}" if names else "none is valid here")

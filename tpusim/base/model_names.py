@@ -7,7 +7,7 @@ other numbers, and so are other models, however much alike the names are.
 import re
 from collections.abc import Iterable
 
-from tpusim.base.close_names import close_names
+from tpusim.base.close_names import close_names, did_you_mean
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _MOST = 6
@@ -28,7 +28,7 @@ def nearest_model(name: str, known: Iterable[str], otherwise: str) -> str:
     """
     names = sorted(set(known))
     if near := misspelt(name, names):
-        return f"did you mean {' or '.join(map(repr, near))}?"
+        return did_you_mean(near)
     family = [other for other in names if family_of(other) == family_of(name)]
     if not family:
         return otherwise

@@ -12,6 +12,11 @@ def cut(text: str, longest: int = LONGEST_SHOWN) -> str:
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
+def with_article(noun: str) -> str:
+    """Return a noun after `a` or `an`, by its first letter."""
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def shown(value: Any, text: str = "") -> str:
     """Return a value as TOML and YAML write it; tables and long lists are only named.
 

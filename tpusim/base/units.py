@@ -6,7 +6,7 @@ than guessed. Inside the library there are bytes, seconds, hertz, watts and FLOP
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from tpusim.base.errors import UnitError, nearest
@@ -125,6 +125,15 @@ def format_count(value: float) -> str:
     size, letter = next((each for each in _COUNT_SCALES if value >= each[0]), (1, ""))
     digits = 2 if value < 10 * size else 1 if value < 100 * size else 0
     return f"{value / size:.{digits}f}{letter}" if letter else f"{value:g}"
+
+
+def format_mesh(mesh: Mapping[str, int], axes: Iterable[str] | None = None) -> str:
+    """Return axes of a mesh with their sizes, all of them by default.
+
+    >>> format_mesh({"fsdp": 8, "tensor": 4})
+    'fsdp=8 x tensor=4'
+    """
+    return " x ".join(f"{axis}={mesh[axis]}" for axis in (mesh if axes is None else axes))
 
 
 def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tpusim.base.close_names import joined
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.compiler_check.compare_collectives import CollectiveTraffic, ComparedCollective
 from tpusim.compiler_check.compare_parts import ComparedPart
@@ -175,7 +176,7 @@ def _lookup_words(moved: Sequence[ComparedCollective], at: int) -> str:
             verb = _VERBS.get(traffic.kind, ("", traffic.kind))[1]
             said = f"{verb} ({_over(row.axes, traffic.wire_bytes)})"
             passes.setdefault(row.when, []).append(said)
-    texts = (f"{_listed(said)} {when}" for when, said in passes.items())
+    texts = (f"{joined(said)} {when}" for when, said in passes.items())
     return ", ".join(texts) or "moves nothing"
 
 
@@ -184,7 +185,7 @@ def _moved(alike: Sequence[ComparedCollective], names: Sequence[str]) -> Differe
 
     Their topic is the mode in the program, or else in the plan, and the axes.
     """
-    first, waits = alike[0], _exposed(alike, _listed(names))
+    first, waits = alike[0], _exposed(alike, joined(names))
     side = first.program or first.plan
     assert side is not None
     topic = f"{_TOPICS.get(side.mode, side.mode)} over {'+'.join(first.axes)}"
@@ -245,8 +246,3 @@ def _does(side: CollectiveTraffic, several: bool, plural: bool = False) -> str:
 
 def _over(axes: tuple[str, ...], nbytes: float) -> str:
     return f"{'+'.join(axes)}, {format_bytes(nbytes)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tpusim.base.errors import PlanError
+from tpusim.base.units import format_mesh
 from tpusim.export.names import DTYPES, entry, spec
 from tpusim.graph import (
     LAYER_IN,
@@ -160,7 +161,7 @@ def _padded(
         for dim, axes in zip(weight.dims, found[weight.name], strict=True):
             parts = prod(mesh[axis] for axis in axes)
             if sizes[dim] % parts and dim != PADDABLE:
-                over = " x ".join(f"{axis}={mesh[axis]}" for axis in axes)
+                over = format_mesh(mesh, axes)
                 raise PlanError(
                     f"the weight {weight.name} has {dim} = {sizes[dim]}, which {over} does not "
                     "divide; JAX cuts weights evenly, so write axes that divide it, or a rule that "

@@ -1,9 +1,9 @@
 """Checks of slice shapes against a generation's rules, with the nearest legal shapes."""
 
-from collections.abc import Sequence
 from itertools import zip_longest
 from math import prod
 
+from tpusim.base.close_names import joined
 from tpusim.base.errors import HardwareError
 from tpusim.hardware.catalogue import catalogue_rules, rules_of
 from tpusim.hardware.chip_fields import Dims, format_shape
@@ -51,7 +51,7 @@ def _illegal_shape(rules: SliceRules, dims: Dims) -> str:
     alike = sorted(legal_shapes(rules, chips), key=lambda shape: _distance(shape, dims))
     fault = f"{rules.generation} has no slice {format_shape(dims)}: {rules}"
     if alike:
-        return f"{fault}; with {chips} chips write {_either(alike[:3])}"
+        return f"{fault}; with {chips} chips write {joined(map(format_shape, alike[:3]), 'or')}"
     return f"{fault}; {_near_counts(rules, chips)}"
 
 
@@ -68,20 +68,15 @@ def _near_counts(rules: SliceRules, chips: int) -> str:
     shapes = [f"{format_shape(default_shape(rules, count))} ({count} chips)" for count in near]
     if several > 1 and not left:
         shapes.append(f"num_slices = {several} of {format_shape(default_shape(rules, counts[-1]))}")
-    return f"nearest are {', '.join(shapes[:-1])} and {shapes[-1]}"
+    return f"nearest are {joined(shapes)}"
 
 
 def _not_twistable(rules: SliceRules, dims: Dims) -> str:
     if not rules.twistable:
         able = [name for name, known in catalogue_rules().items() if known.twistable]
-        return f"{rules.generation} has no twisted tori; only {' and '.join(able)} have"
+        return f"{rules.generation} has no twisted tori; only {joined(able)} have"
     shapes = [shape for shape in slice_shapes(rules) if can_twist(shape)]
     return (
         f"{rules.generation} {format_shape(dims)} cannot be twisted: a twisted torus is n x n x 2n "
-        f"or n x 2n x 2n, n a multiple of 4; write {_either(shapes)}"
+        f"or n x 2n x 2n, n a multiple of 4; write {joined(map(format_shape, shapes), 'or')}"
     )
-
-
-def _either(shapes: Sequence[Dims]) -> str:
-    names = [format_shape(dims) for dims in shapes]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError, TpusimError, nearest
+from tpusim.base.units import format_mesh
 from tpusim.hardware.slices import Slice
 from tpusim.hardware.spans import DIE, AxisParts, Span, check_tiling, read_span
 
@@ -216,7 +217,7 @@ def _mismatch(pod: Slice, mesh: Mapping[str, int]) -> str:
 def _miscount(axes: Mapping[str, int], wanted: int, what: str, which: str) -> str:
     if prod(axes.values()) == wanted:
         return ""
-    written = " x ".join(f"{axis}={size}" for axis, size in axes.items()) or "nothing"
+    written = format_mesh(axes) or "nothing"
     return (
         f"the mesh has {written} = {prod(axes.values())}, but there "
         f"{'is' if wanted == 1 else 'are'} {_counted(wanted, what)}{which}; "

@@ -16,6 +16,7 @@ from typing import TypeGuard
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
+from tpusim.base.units import format_mesh
 from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, is_sequence, walk, whole_dim
 from tpusim.plan import ALL_TO_ALL, GATHER, RING, Axes, Context, Sharding
 
@@ -117,7 +118,7 @@ def _heads(sharding: Sharding, dim: str, size: int, table: Mapping[str, Axes], m
     while dim != "heads" and size % prod(sharding.mesh[axis] for axis in axes):
         axes = axes[:-1]
     if size % prod(sharding.mesh[axis] for axis in axes):
-        named = " x ".join(f"{axis}={sharding.mesh[axis]}" for axis in axes)
+        named = format_mesh(sharding.mesh, axes)
         raise PlanError(
             f"plan.context_exchange shards the {size} {dim} of the model over {named}, "
             "which does not divide them; write a smaller axis for the all-to-all, and a ring or a "
@@ -130,7 +131,7 @@ def _check_balance(sharding: Sharding, axes: Axes, seq_len: int) -> None:
     """Raise PlanError for a sequence without an early and a late part for each device."""
     parts = 2 * prod(sharding.mesh[axis] for axis in axes)
     if axes and sharding.context.balanced and seq_len % parts:
-        named = " x ".join(f"{axis}={sharding.mesh[axis]}" for axis in axes)
+        named = format_mesh(sharding.mesh, axes)
         raise PlanError(
             f"plan.context_balanced gives each device of {named} an early and a late part of a "
             f"sequence, but its {seq_len} tokens do not divide into {parts}; write a multiple "
@@ -161,7 +162,7 @@ def check_sequence(sharding: Sharding, table: Mapping[str, Axes], sizes: Mapping
             axes = table.get(f"{key}_{whole_dim(dim)}", ())
             shards = prod(sharding.mesh[axis] for axis in axes)
             if length % shards:
-                named = " x ".join(f"{axis}={sharding.mesh[axis]}" for axis in axes)
+                named = format_mesh(sharding.mesh, axes)
                 given = "plan.seq_len" if dim == "seq" else f"the model's {dim}"
                 raise PlanError(_does_not_divide(given, length, shards, named))
 

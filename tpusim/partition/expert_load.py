@@ -8,6 +8,7 @@ from random import Random
 
 from tpusim.base.divisors import divisor_from, divisor_up_to
 from tpusim.base.errors import PlanError
+from tpusim.base.units import format_mesh
 from tpusim.plan import Axes, Experts, Sharding
 from tpusim.program import Number, largest, smallest
 
@@ -31,7 +32,7 @@ def check_experts(sharding: Sharding, over: Collection[Axes], sizes: Mapping[str
     for axes in over:
         shards = prod(sharding.active_axes[axis] for axis in axes)
         if experts % shards:
-            named = " x ".join(f"{axis}={sharding.active_axes[axis]}" for axis in axes)
+            named = format_mesh(sharding.active_axes, axes)
             below, above = divisor_up_to(experts, shards), divisor_from(experts, shards)
             raise PlanError(
                 f"the {experts} experts of the model do not divide over {named}; write "

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from math import prod
 
 from tpusim.base.errors import PlanError
+from tpusim.base.units import format_mesh
 from tpusim.graph import Graph, Pointwise, walk
 from tpusim.partition.layout import Layout
 from tpusim.plan import Axes, Sharding
@@ -57,7 +58,7 @@ def _summed(group: int, axes: Axes, batch: int, mesh: Mapping[str, int]) -> Axes
             "that divides it"
         )
     count = group // own
-    sizes = " x ".join(f"{axis}={mesh[axis]}" for axis in axes)
+    sizes = format_mesh(mesh, axes)
     raise PlanError(
         f"{where} examples, those of {count} devices, which are not the last axes of the batch "
         f"({sizes}); {_instead(count, own, axes, mesh)}"

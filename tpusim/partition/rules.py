@@ -11,6 +11,7 @@ from math import prod
 
 from tpusim.base.divisors import divisor_up_to
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.units import format_mesh
 from tpusim.graph import (
     ADAPTER_RANK,
     COPIES,
@@ -380,7 +381,7 @@ def check_batch(
         if _of_parts(key) == "act_batch":
             shards = prod(sharding.active_axes[axis] for axis in axes)
             if global_batch % (shards * microbatches):
-                named = " x ".join(f"{axis}={sharding.active_axes[axis]}" for axis in axes)
+                named = format_mesh(sharding.active_axes, axes)
                 of = f"the {shards} shards of its axes ({named})" if axes else "1 shard"
                 raise PlanError(_does_not_divide(global_batch, microbatches, shards, of))
     each = max(global_batch // microbatches, 1)

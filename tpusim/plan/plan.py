@@ -9,6 +9,7 @@ from tpusim.base.errors import ArgumentError, PlanError
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut
+from tpusim.base.units import format_mesh
 from tpusim.graph import Adapters, Remat
 from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Rule
@@ -210,7 +211,7 @@ class Plan(GroupedFields):
         return html_table(f"Plan: {self}", rows)
 
     def _phrases(self) -> Iterator[str]:
-        mesh = " x ".join(f"{axis}={size}" for axis, size in self.mesh.items())
+        mesh = format_mesh(self.mesh)
         parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
         yield f"mesh {mesh}"
         each = f" x {self.seq_len} tokens" if self.seq_len else ""

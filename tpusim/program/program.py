@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from tpusim.base.plain_text import LONGEST_WORD, plain
-from tpusim.base.units import format_bytes, format_seconds
+from tpusim.base.units import format_bytes, format_mesh, format_seconds
 from tpusim.program.numeric import Number
 from tpusim.program.ops import (
     Alloc,
@@ -63,7 +63,7 @@ class Program:
 
 def program_text(program: Program) -> str:
     """Return the program's axes, its resident memory by category, and its operations."""
-    axes = " x ".join(f"{axis}={size}" for axis, size in program.axes)
+    axes = format_mesh(dict(program.axes))
     held: dict[str, float] = {}
     for alloc in program.resident:
         held[alloc.category] = held.get(alloc.category, 0.0) + _one(alloc.bytes)

@@ -128,13 +128,10 @@ def explain_lines(result: Result) -> LineTable:
     """
     check_result(result, "explain_lines")
     cells: Counter[_LineCell] = Counter()
-    timeline = result.timeline
-    for lane in range(len(timeline.lanes)):
-        known = operations_by_name(result.program_of(lane))
-        devices = timeline.devices[lane] if timeline.devices else 1
-        for record in core_records(timeline, lane):
-            cells[_cell(record, known)] += devices * record.total_ps
-    seconds = {cell: ps * PICO / timeline.core_count for cell, ps in cells.items() if ps}
+    for record, op, picoseconds in operation_records(result):
+        cells[_cell(record, op)] += picoseconds
+    cores = result.timeline.core_count
+    seconds = {cell: ps * PICO / cores for cell, ps in cells.items() if ps}
     rows = (_line(*each) for each in _grouped(seconds, attrgetter("place")))
     return LineTable(_sorted(rows), result.step_time_s, any(cell.sourced for cell in cells))
 
@@ -152,8 +149,9 @@ _Cells: TypeAlias = Mapping[_LineCell, float]
 """Seconds of each cell."""
 
 
-def _cell(record: Record, known: dict[str, Single]) -> _LineCell:
-    op = None if record.label == BUBBLE_LABEL else known.get(operation_of(record))
+def _cell(record: Record, op: Single | None) -> _LineCell:
+    if record.label == BUBBLE_LABEL:
+        op = None
     scope = "" if op is None or _kind(op.scope) != op.scope else op.scope
     source, library = getattr(op, "source", ""), getattr(op, "library", "")
     place = source or scope or (record.label if op is None else f"({_kind(op.name)})")
@@ -255,6 +253,19 @@ def _bare(function: str) -> str:
 
 def _short(place: str) -> str:
     return place if len(place) <= LONGEST_PLACE else f"…{place[1 - LONGEST_PLACE :]}"
+
+
+def operation_records(result: Result) -> Iterator[tuple[Record, Single | None, int]]:
+    """Yield the records of all cores, each with its operation and the picoseconds of its devices.
+
+    The operation is None for time outside operations.
+    """
+    timeline = result.timeline
+    for lane in range(len(timeline.lanes)):
+        known = operations_by_name(result.program_of(lane))
+        devices = timeline.devices[lane] if timeline.devices else 1
+        for record in core_records(timeline, lane):
+            yield record, known.get(operation_of(record)), devices * record.total_ps
 
 
 def core_records(timeline: Timeline, lane: int = 0) -> Iterator[Record]:

@@ -6,7 +6,8 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from tpusim.base.same import Same
-from tpusim.base.units import format_seconds
+from tpusim.base.shown_value import with_article
+from tpusim.base.units import format_mesh, format_seconds
 from tpusim.models import Architecture
 from tpusim.partition import Layout
 from tpusim.plan import Axes, Plan
@@ -119,7 +120,7 @@ def _padded(step: PartitionedStep) -> Iterator[_Loss]:
 
 def _of_padded(step: PartitionedStep, found: PaddedWork) -> _Loss:
     mesh = step.plan.mesh
-    over = " x ".join(f"{axis}={mesh[axis]}" for axis in found.axes)
+    over = format_mesh(mesh, found.axes)
     hints = []
     if found.dim in step.model.flat():
         hints.append(f"[model] {found.dim} = {found.padded}")
@@ -135,7 +136,7 @@ def _of_padded(step: PartitionedStep, found: PaddedWork) -> _Loss:
 
 def _resharding(step: PartitionedStep, found: UnaskedTime) -> _Loss:
     between = mismatch(step, found)
-    what = f"{found.share:.1%} of the step waits for an {found.what} of {found.tensor}"
+    what = f"{found.share:.1%} of the step waits for {with_article(found.what)} of {found.tensor}"
     if between is None:
         return _Loss("resharding", found.share, f"{what}, which no rule asks for", {})
     before, after = _spec(between.before), _spec(between.after)

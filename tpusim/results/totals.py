@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from tpusim.frames import MICROBATCHES
+from tpusim.partition import CollectiveNode
 from tpusim.program import (
     Call,
     Collective,
@@ -118,7 +119,12 @@ def implicit_reshardings(body: tuple[TopOp, ...]) -> Iterator[tuple[str, str, in
     """Yield collectives that no rule or annotation requires: (kind over axes, tensor, times)."""
     for op, times in walk_ops(body):
         if isinstance(op, Collective) and not op.asked:
-            yield f"{op.kind} over {'+'.join(op.axes)}", op.scope, times
+            yield over_axes(op), op.scope, times
+
+
+def over_axes(op: Collective | CollectiveNode) -> str:
+    """Return a collective and its axes in words: `all-gather over fsdp+tensor`."""
+    return f"{op.kind} over {'+'.join(op.axes)}"
 
 
 def collective_axes(programs: Sequence[Program]) -> frozenset[tuple[str, ...]]:

@@ -8,10 +8,10 @@ from tpusim.base.errors import TpusimError
 from tpusim.partition import CollectiveNode, ComputeNode, Layout, PartitionedGraph, body_nodes
 from tpusim.program import Collective
 from tpusim.results.extra_flops import PartitionedStep
-from tpusim.results.lines import core_records, operation_of
-from tpusim.results.resources import operations_by_name
+from tpusim.results.lines import operation_records
 from tpusim.results.result import Result
 from tpusim.results.sharding_cures import MUCH_LESS, Tables
+from tpusim.results.totals import over_axes
 
 
 class UnaskedTime(NamedTuple):
@@ -30,16 +30,10 @@ class UnaskedTime(NamedTuple):
 def unasked_time(result: Result) -> Iterator[UnaskedTime]:
     """Yield the exposed time of each tensor's implicit resharding, the longest first."""
     spent: Counter[tuple[str, str]] = Counter()
-    timeline = result.timeline
-    for lane in range(len(timeline.lanes)):
-        known = operations_by_name(result.program_of(lane))
-        devices = timeline.devices[lane] if timeline.devices else 1
-        for record in core_records(timeline, lane):
-            op = known.get(operation_of(record))
-            if isinstance(op, Collective) and not op.asked:
-                what = f"{op.kind} over {'+'.join(op.axes)}"
-                spent[what, op.scope] += devices * record.total_ps
-    whole = timeline.core_count * timeline.total_ps
+    for _, op, picoseconds in operation_records(result):
+        if isinstance(op, Collective) and not op.asked:
+            spent[over_axes(op), op.scope] += picoseconds
+    whole = result.timeline.core_count * result.timeline.total_ps
     for (what, tensor), picoseconds in spent.most_common():
         yield UnaskedTime(picoseconds / whole, what, tensor)
 
@@ -60,7 +54,7 @@ def mismatch(step: PartitionedStep, found: UnaskedTime) -> Mismatch | None:
     """Return the layouts of a resharding of a step; None where no collective of it is that."""
     graph = step.partitioned
     for node in _unasked(graph):
-        if (f"{node.kind} over {'+'.join(node.axes)}", node.tensor) == (found.what, found.tensor):
+        if (over_axes(node), node.tensor) == (found.what, found.tensor):
             before, after = (graph.buffers[key].local for key in (node.reads[0], node.writes[0]))
             return Mismatch(before.dims, before.layout, after.layout, _reader(graph, node.writes))
     return None

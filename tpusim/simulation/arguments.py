@@ -5,7 +5,7 @@ from typing import Any
 
 from tpusim import models
 from tpusim.base.errors import HardwareError, PlanError
-from tpusim.base.shown_value import cut, shown
+from tpusim.base.shown_value import cut, shown, with_article
 from tpusim.hardware import Slice, parse_slice
 from tpusim.models import Architecture
 from tpusim.plan import Input, Plan
@@ -119,8 +119,6 @@ def _check_no_run(model: Any, call: str) -> None:
 
 def described(value: Any) -> str:
     """Return the kind of a value with its article, and the value where it is short."""
-    kind = type(value).__name__
-    article = "an" if kind[0] in "AEIOUaeiou" else "a"
     text = f" ({cut(str(value))})" if isinstance(value, (Plan, Slice, int, float, str)) else ""
     named = f" ({value.name})" if isinstance(value, Architecture) else text
-    return f"{article} {kind}{named}"
+    return f"{with_article(type(value).__name__)}{named}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError, blame, nearest
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.units import format_mesh
 from tpusim.hardware import DCN_PREFIX, Slice, default_shape, format_shape, legal_shapes
 from tpusim.models import Architecture
 from tpusim.plan import DEFAULT_RULES, Input, Plan, Sharding, axes_of
@@ -263,7 +264,7 @@ def _row(point: _Point, found: SweepRow) -> dict[str, Any]:
         "chips": pod.chips,
         "slices": pod.num_slices,
         "topology": str(pod.topology),
-        "mesh": " x ".join(f"{axis}={size}" for axis, size in plan.active_axes.items()),
+        "mesh": format_mesh(plan.active_axes),
         "global_batch": plan.global_batch,
         "placement": found["placement"],
         **{name: float(found.get(name, nan) or nan) for name in _NUMBERS},

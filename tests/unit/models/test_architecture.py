@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from inputs import AttentionForm
 from steps import checked_rules
@@ -258,4 +259,13 @@ def test_pieces_and_writers_say_what_an_argument_must_be() -> None:
     assert refused(lambda w, x: w.einsum("e", x, x, ("batch", "mlp"))) == (
         "mine: the einsum e makes e[batch, mlp], but neither x[batch, seq, embed] nor "
         "x[batch, seq, embed] has mlp; write dimensions that they have"
+    )
+
+
+def test_a_number_that_may_overflow_is_shown_with_its_type() -> None:
+    assert refused(lambda w, x: pieces.channels(w, np.int64(8))) == (  # type: ignore[arg-type]
+        "mine: channels: count is np.int64(8); it must be a whole number"
+    )
+    assert refused(lambda w, x: w.size(vocab=np.int64(8))) == (  # type: ignore[arg-type]
+        "mine has the dimension vocab with size np.int64(8); write a whole number of at least 1"
     )

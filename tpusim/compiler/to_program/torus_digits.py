@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from tpusim.base.errors import PlanError
+from tpusim.base.units import format_mesh
 from tpusim.compiler.hlo.replica_groups import Ids
 from tpusim.compiler.to_program.device_ids import Coordinates, DeviceIds
 from tpusim.hardware import DIE, Slice, Span
@@ -84,7 +85,7 @@ def _digits(values: Coordinates, dim: int, length: int) -> list[Span] | None:
 def mesh_parts(mesh: Mapping[str, int], torus: TorusDigits) -> Iterator[tuple[str, Parts | None]]:
     """Yield the parts of each axis of the user's mesh; None if it is not made of parts."""
     if mesh and prod(mesh.values()) != len(torus.coordinates):
-        written = " x ".join(f"{axis}={size}" for axis, size in mesh.items())
+        written = format_mesh(mesh)
         raise PlanError(
             f"the mesh has {written} = {prod(mesh.values())}, but the program is for "
             f"{len(torus.coordinates)} devices; write the mesh that it was compiled for"

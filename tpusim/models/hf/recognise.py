@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tpusim.base.close_names import did_you_mean
 from tpusim.base.errors import ModelError
 from tpusim.base.model_names import misspelt
 from tpusim.models.hf.families import (
@@ -172,7 +173,7 @@ def _family(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
                 f"{reads}; {_known()}"
             )
         near = _misspelt(name or kind or "", by_class() if name else by_type())
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f"{did_you_mean(near[:1])} " if near else ""
         asks = [
             f"{what} ({key} = {shown(keys[key])})"
             for what, key in _requested(OPTIONAL_FEATURES, keys)

@@ -15,9 +15,8 @@ from tpusim.results import (
     EXPOSED,
     Result,
     operation_of,
-    operations_by_name,
 )
-from tpusim.results.lines import core_records
+from tpusim.results.lines import operation_records
 from tpusim.results.result import label_of
 
 MOST_PARTS = 40
@@ -83,23 +82,18 @@ def time_cells(result: Result) -> Mapping[TimeCell, float]:
     """Return the core's picoseconds by cell, the mean of all cores; they sum to the step."""
     cells: Counter[TimeCell] = Counter()
     timeline = result.timeline
-    for lane in range(len(timeline.lanes)):
-        program = result.program_of(lane)
-        known, loops = operations_by_name(program), dict(_loops(program))
-        devices = timeline.devices[lane] if timeline.devices else 1
-        for record in core_records(timeline, lane):
-            name = operation_of(record)
-            op = known.get(name)
-            label = label_of(record.label)
-            line = (getattr(op, "source", "") or op.scope) if op is not None else ""
-            cell = TimeCell(
-                label,
-                record.phase,
-                loops.get(name, OUTSIDE),
-                result.called(op) if op is not None else record.name,
-                line or label,
-            )
-            cells[cell] += devices * record.total_ps
+    loops = [dict(_loops(result.program_of(lane))) for lane in range(len(timeline.lanes))]
+    for record, op, picoseconds in operation_records(result):
+        label = label_of(record.label)
+        line = (getattr(op, "source", "") or op.scope) if op is not None else ""
+        cell = TimeCell(
+            label,
+            record.phase,
+            loops[record.lane].get(operation_of(record), OUTSIDE),
+            result.called(op) if op is not None else record.name,
+            line or label,
+        )
+        cells[cell] += picoseconds
     return {cell: ps / timeline.core_count for cell, ps in cells.items() if ps}
 
 
