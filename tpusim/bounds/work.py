@@ -54,10 +54,12 @@ class WorkSeconds:
         self.recurrent = self.device.vmem_bytes + self.device.cmem_bytes
 
     def work(self, node: ComputeNode, looped: bool, recurrent: bool) -> Work:
-        """Return the work of a compute node.
+        """Return the work of a compute node, without the rows of halos, which may be gathered.
 
         looped: it is in a loop, whose buffers do not stay on the chip, unless it is a recurrence.
         """
+        rows = {key for key in node.reads if key in self.buffers and self.buffers[key].local.edge}
+        node = replace(node, reads=tuple(key for key in node.reads if key not in rows))
         work = work_of(node, self.sizes, self.buffers)
         room = self.recurrent if recurrent else 0.0 if looped else self.room
         if room:

@@ -52,6 +52,9 @@ CHIP_SECTIONS: dict[str, tuple[str, ...]] = {
 _LABEL = re.compile(r"^tpu_?|_(podslice|slice|pod)$")
 """What GKE and JAX write around the name of a chip."""
 
+_SIZE = re.compile(r"[-_: ][0-9]+(x[0-9]+)*$")
+"""What follows the chip in the name of a slice."""
+
 COMPILER = "compiler"
 """The section of what the compiler does for the chip, which a file may leave out."""
 
@@ -218,9 +221,10 @@ def rules_of(generation: str | SliceRules) -> SliceRules:
 @cache
 def _catalogue_file(name: str) -> ChipFile:
     if name not in chip_names():
-        raise HardwareError(
-            f"no chip {name!r} in the catalogue; {nearest(str(name), chip_names())}"
-        )
+        chip = known_name(_SIZE.sub("", name), chip_names())
+        slice_of = f"that is a slice of the chip {chip}; write {chip!r}"
+        told = slice_of if chip in chip_names() else nearest(name, chip_names())
+        raise HardwareError(f"no chip {name!r} in the catalogue; {told}")
     return read_chip_file((_folder() / f"{name}.toml").read_text("utf-8"), f"{name}.toml", name)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import FileError, PlanError, TpusimError, nearest
+from tpusim.base.model_names import nearest_model
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
 from tpusim.base.value_checks import as_boolean
@@ -172,12 +173,9 @@ def _model(name: str) -> Mapping[str, Any]:
             "another model_name"
         )
     if name not in models():
-        near = nearest(name, (*models(), *unsimulated("models")), "MaxText 0.2.5 has no such model")
-        near = near.rstrip("?")
-        raise FileError(
-            f"model_name is {cut(name)!r}; {near}; or give the model's own file, one of "
-            "configs/models, as the config"
-        )
+        own = "MaxText 0.2.5 has no other; give the model's own file (configs/models) as the config"
+        near = nearest_model(name, (*models(), *unsimulated("models")), own)
+        raise FileError(f"model_name is {cut(name)!r}; {near}")
     return _typed_values(models()[name])
 
 

@@ -86,14 +86,12 @@ def _check_refused(config: MaxTextConfig) -> None:
     """Raise PlanError for a key of a feature that cannot be left out."""
     for key, feature in refused().items():
         if config.asks_for(key, feature):
-            default = shown(typed_defaults()[key]).strip("'")
-            instead = feature.instead or f"write {key}={default}"
-            by_name = key in config.model and key not in config.over
-            also = " override_model_config=true" if by_name else ""
-            raise config.fault(
-                f"{key} is {shown(config.table[key])}: {feature.what} cannot be simulated; "
-                f"{instead}{also}"
-            )
+            usual = f"{key}={shown(typed_defaults()[key])}".replace("'", "")
+            instead = feature.instead or f"write {usual}"
+            if key in config.model and key not in config.over:
+                instead = instead.replace(usual, f"{usual} override_model_config=true")
+            asked = f"{key} is {shown(config.table[key])}"
+            raise config.fault(f"{asked}: {feature.what} cannot be simulated; {instead}")
 
 
 def _notes(config: MaxTextConfig, verbose: bool) -> Iterator[str]:

@@ -35,7 +35,13 @@ def fault_of(error: ValidationError, data: Mapping[str, Any]) -> TpusimError:
         return kind(_unknown(path))
     if first["type"] == "missing":
         return kind(_missing([*path, str(first["loc"][-1])]))
-    return kind(f"{_joined(path)} is {shown(found, 'the text ')}; write {wanted(path)}")
+    told = f"[{path[0]}] name = {shown(found)}, or " if _is_name(path, found) else ""
+    return kind(f"{_joined(path)} is {shown(found, 'the text ')}; write {told}{wanted(path)}")
+
+
+def _is_name(path: list[str], value: Any) -> bool:
+    """Return True for a text in place of a section that has a `name`."""
+    return len(path) == 1 and isinstance(value, str) and "name" in FIELDS.get(path[0], ())
 
 
 def _joined(path: list[str]) -> str:
@@ -77,7 +83,10 @@ def _unknown(path: list[str]) -> str:
             return "the section [measured] is of one run; leave it out of a sweep or a search"
         if homes := _homes(key):
             return f"{_printable(key)} is in no section; it belongs to {homes}"
-        return f"unknown section [{key}]; {nearest(key, [*SECTIONS, TRAIN])}"
+        sections = [*SECTIONS, TRAIN]
+        if not our_name(key, sections) and (told := foreign_advice(key, FIELDS["plan"])):
+            return f"{_printable(key)} is in no section; under [plan], {told}"
+        return f"unknown section [{key}]; {nearest(key, sections)}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"
     if section == ["search", "vary"] and key in FIELDS["plan"]:

@@ -43,6 +43,7 @@ plan.max_seq_length=4                 -> tpusim calls it 'seq_len'
 plan.MAX_SEQ_LEN=4                    -> tpusim calls it 'seq_len'
 plan.context_length=4                 -> tpusim calls it 'seq_len'
 plan.remat=save_qkv_proj              -> write remat = "full" and save = ["k", "q", "v"]
+plan.remat=minimal_offload            -> write remat = "full" and offload = ["k", "mlp_in_0"
 plan.remat=minimal_with_context       -> write remat = "minimal" and save = ["context"]
 plan.remat=selective                  -> write remat = "minimal"
 plan.remat=nothing_saveable           -> tpusim calls it 'full'
@@ -125,6 +126,10 @@ slice.name=h100-8                     -> no generation is called 'h100'; valid a
 parallelism.fsdp=2                    -> unknown section [parallelism]; tpusim calls it 'plan'
 hardware.chip=v5e                     -> unknown section [hardware]; tpusim calls it 'slice'
 global_batch=3                        -> global_batch is in no section; it belongs to [plan]
+per_device_batch_size=4               -> under [plan], write global_batch = per_device_batch_size
+dcn_pipeline=2                        -> under [plan], write it as an axis of the mesh
+slice=v7x-8                           -> write [slice] name = 'v7x-8', or a section [slice] with
+model=llama2-7b                       -> write [model] name = 'llama2-7b', or a section [model]
 mesh.fsdp=16                          -> mesh is in no section; it belongs to [plan]
 train.max_steps=4                     -> tpusim calls it 'steps'
 train.checkpoint_period=4             -> tpusim calls it 'checkpoints'

@@ -299,6 +299,20 @@ def test_an_axis_across_slices_shards_what_it_does_within() -> None:
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"per_device_batchsize": 4}, "no key is called 'per_device_batchsize'; did you mean"),
     ({"model_name": "llama2-7"}, "model_name is 'llama2-7'; did you mean 'llama2-7b'"),
+    (
+        {"model_name": "qwen3-vl-4b", "override_model_config": True},
+        "write use_multimodal=false override_model_config=true",
+    ),
+    (
+        {
+            "model_name": "deepseek3-671b-batchsplit",
+            "use_batch_split_schedule": False,
+            "override_model_config": True,
+        },
+        "write shard_mode=auto override_model_config=true, where the compiler shards",
+    ),
+    ({"model_name": "gemma4-12b"}, "gemma4-31b, gemma4-e2b, gemma4-e4b; MaxText 0.2.5 has no"),
+    ({"model_name": "zephyr"}, "'zephyr'; MaxText 0.2.5 has no other; give the model's own file"),
     ({"model_name": "llama2-7b"}, "MaxText takes yours with override_model_config=true only"),
     ({"decoder_block": "llama3"}, "decoder_block is 'llama3', which cannot be simulated; did you"),
     ({"decoder_block": "llama4"}, "it has attention in chunks"),

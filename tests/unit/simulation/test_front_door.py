@@ -25,5 +25,5 @@ def test_a_module_of_the_same_name_does_not_hide_a_function(first: str) -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="No tpusim attribute simulat"):
+    with pytest.raises(AttributeError, match="tpusim has no 'simulat'; did you mean 'simulate'"):
         _ = ts.simulat
