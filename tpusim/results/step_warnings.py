@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tpusim.base.same import Same
 from tpusim.base.shown_value import with_article
@@ -17,6 +17,8 @@ from tpusim.results.result import Result
 from tpusim.results.sharding_cures import Tables, cure
 from tpusim.results.step_warning import StepWarning, WarningKind
 from tpusim.results.unasked_time import UnaskedTime, annotation, mismatch, unasked_time
+
+_Work = TypeVar("_Work", RepeatedWork, PaddedWork)
 
 LEAST_FLOPS = 0.05
 LEAST_TIME = 0.02
@@ -51,9 +53,13 @@ def _found(key: Same, retry: Callable[[Plan], float | None]) -> tuple[StepWarnin
     result, model, plan = given
     step, least = PartitionedStep(model, plan), LEAST_FLOPS * float(result.flops.total)
     unasked = (_resharding(step, e) for e in unasked_time(result) if e.share > LEAST_TIME)
-    repeated = _repeated(step) if result.flops.redundant > least else ()
-    padded = _padded(step) if result.flops.padding > least else ()
-    losses = (*repeated, *padded, *unasked)
+    repeated = _large(step.repeated_work()) if result.flops.redundant > least else ()
+    padded = _large(step.padded_work()) if result.flops.padding > least else ()
+    losses = (
+        *(_repeated(step, each) for each in repeated),
+        *(_padded(step, each) for each in padded),
+        *unasked,
+    )
     return tuple(_warning(loss, plan, result.step_time_s, retry) for loss in losses)
 
 
@@ -91,13 +97,14 @@ def _warning(
     return StepWarning(kind, share, f"{what}; {written} changes this, but the step takes {then}")
 
 
-def _repeated(step: PartitionedStep) -> Iterator[_Loss]:
-    found = list(step.repeated_work())
-    if sum(each.share for each in found) > LEAST_FLOPS:
-        yield from (_of_repeated(step, each) for each in found if each.share > LEAST_NAMED)
+def _large(found: Iterator[_Work]) -> Iterator[_Work]:
+    """Yield the causes of lost FLOPs that are named, if all together warn."""
+    causes = list(found)
+    if sum(each.share for each in causes) > LEAST_FLOPS:
+        yield from (each for each in causes if each.share > LEAST_NAMED)
 
 
-def _of_repeated(step: PartitionedStep, found: RepeatedWork) -> _Loss:
+def _repeated(step: PartitionedStep, found: RepeatedWork) -> _Loss:
     """Name the dimension that rules would divide; where none does, those that are whole."""
     tables, node = cure(step, found.axes) or {}, found.node
     ruled = dict(_changed(step.plan, tables)).get("rules", {})
@@ -112,13 +119,7 @@ def _of_repeated(step: PartitionedStep, found: RepeatedWork) -> _Loss:
     return _Loss("repeated work", found.share, what, tables)
 
 
-def _padded(step: PartitionedStep) -> Iterator[_Loss]:
-    found = list(step.padded_work())
-    if sum(each.share for each in found) > LEAST_FLOPS:
-        yield from (_of_padded(step, each) for each in found if each.share > LEAST_NAMED)
-
-
-def _of_padded(step: PartitionedStep, found: PaddedWork) -> _Loss:
+def _padded(step: PartitionedStep, found: PaddedWork) -> _Loss:
     mesh = step.plan.mesh
     over = format_mesh(mesh, found.axes)
     hints = []
