@@ -1,4 +1,4 @@
-"""Values that are not of the type that an annotation gives, said in words."""
+"""Checks of values against annotations of types, which say in words what a value must be."""
 
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence

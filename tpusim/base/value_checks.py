@@ -102,6 +102,12 @@ def seconds(where: str, value: Any) -> float:
     return float(value)
 
 
+def as_boolean(value: Any) -> Any:
+    """Return a value, or for the text `true` or `false` its boolean: YAML's and shells' words."""
+    words = {"true": True, "false": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
 def is_number(value: Any) -> bool:
     """Return True if the value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -64,7 +64,7 @@ class Command(TyperCommand):
 
 
 class PlanCommand(Command):
-    """A command of which the help also has the plan's keys of some words, and these words."""
+    """A command whose help also lists the plan's keys that take one of some words."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the keys, which load only when help is asked for, and the example."""

@@ -79,7 +79,7 @@ Positions: TypeAlias = Annotated[Tensor, Dims("batch, positions, ..., channels")
 
 
 def checked_piece(piece: Piece) -> Piece:
-    """Return a piece, or a method of the writer, that raises ModelError for arguments of no use.
+    """Return a piece, or a method of the writer, that raises ModelError for arguments that misfit.
 
     Those are values of another type than the annotation's, tensors with another number of
     dimensions than it says, and tensors over dimensions that the writer does not know.

@@ -14,6 +14,7 @@ from tpusim.base.errors import FileError, PlanError, TpusimError, nearest
 from tpusim.base.model_names import nearest_model
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
+from tpusim.base.value_checks import as_boolean
 from tpusim.maxtext.features import Feature
 from tpusim.maxtext.shipped_tables import (
     defaults,
@@ -240,11 +241,8 @@ def _typed_values(table: Mapping[str, Any]) -> dict[str, Any]:
 def _as_default(key: str, value: Any, default: Any) -> Any:
     """Return `value` as the type of `default`, as MaxText reads it."""
     if isinstance(default, bool):
-        words = {"true": True, "false": False}
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
+        if isinstance(flag := as_boolean(value), bool):
+            return flag
         raise FileError(f"{key} is {shown(value)}; write true or false")
     if isinstance(default, int | float):
         return _number(key, value, whole=isinstance(default, int))

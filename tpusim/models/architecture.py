@@ -61,7 +61,7 @@ LONGEST_CELL = 200
 
 
 class _ArchitectureClass(ABCMeta):
-    """The class of architectures, whose calls make models that can be used, or raise."""
+    """The metaclass of architectures: a call returns a model that can be used, or raises."""
 
     def __call__(cls, *args: Any, **keys: Any) -> Any:
         """Return a model. Raise ArgumentError for keys that do not fit, ModelError for a class."""

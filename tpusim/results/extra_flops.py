@@ -71,6 +71,11 @@ class PartitionedStep:
     plan: Plan
 
     @cached_property
+    def inner(self) -> Plan:
+        """The plan of a stage; the plan itself where there is no pipeline."""
+        return inner_plan(self.plan)
+
+    @cached_property
     def graph(self) -> Graph:
         """The graph of one microbatch."""
         return planned_graph(self.model, self.plan)
@@ -78,17 +83,17 @@ class PartitionedStep:
     @cached_property
     def sizes(self) -> Sizes:
         """The sizes of dimensions and axes."""
-        return sizes_of(self.graph, choices_of(inner_plan(self.plan)))
+        return sizes_of(self.graph, choices_of(self.inner))
 
     @cached_property
     def rules(self) -> ShardingRules:
         """The rules in force."""
-        return checked_rules(inner_plan(self.plan), self.graph)
+        return checked_rules(self.inner, self.graph)
 
     @cached_property
     def partitioned(self) -> PartitionedGraph:
         """Operations and collectives, of all stages together where there is a pipeline."""
-        return partitioned_graph(self.graph, inner_plan(self.plan))
+        return partitioned_graph(self.graph, self.inner)
 
     @cached_property
     def costs(self) -> tuple[_Cost, ...]:

@@ -172,7 +172,7 @@ class Result(ABC):
         return html_table(self.title, self.headline()) + html_bar(shares)
 
     def warnings(self) -> tuple[StepWarning, ...]:
-        """Return what the step loses for nothing, where that is much; a summary prints it first."""
+        """Return warnings on large losses that another sharding may avoid; a summary has them."""
         return ()
 
     def headline(self) -> Iterator[tuple[str, str]]:

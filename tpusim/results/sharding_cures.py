@@ -18,7 +18,7 @@ MUCH_LESS = 0.5
 """A change is named if it saves at least this fraction of what is lost."""
 
 LITTLE, MOST_DIMS = 0.01, 3
-"""Repeated FLOPs over all that need no more rules, and the dimensions that get some at most."""
+"""The fraction of repeated FLOPs that needs no more rules, and the most dimensions that get one."""
 
 
 class _Rearrangement(NamedTuple):

@@ -24,7 +24,7 @@ TOLD_ELSEWHERE = (
 def unmoved_keys(
     model: Architecture, plan: Plan, pod: Slice, placement: Placement, programs: tuple[Program, ...]
 ) -> Iterator[str]:
-    """Yield a sentence for each key without which the same model on the same slice is the same.
+    """Yield a sentence for each key without which the programs on the placement are the same.
 
     programs: of the step.
     """

@@ -10,18 +10,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tpusim.base.plain_text import plain
-from tpusim.graph import Attention, Graph, Op, layer_matrices, walk
+from tpusim.graph import Attention, Op, layer_matrices, walk
 from tpusim.lowering import matmul_key
 from tpusim.models import Architecture
-from tpusim.partition import (
-    ShardingRules,
-    exchanged_by,
-    idle_rules,
-    layouts,
-    update_layouts,
-)
-from tpusim.pipeline.planned_step import checked_rules, planned_graph
-from tpusim.plan import ALL_TO_ALL, PLAN_KEYS, Axes, Plan, stage_plan
+from tpusim.partition import exchanged_by, idle_rules, layouts, update_layouts
+from tpusim.pipeline.planned_step import planned_graph
+from tpusim.plan import ALL_TO_ALL, PLAN_KEYS, Axes, Plan
+from tpusim.results.extra_flops import PartitionedStep
 
 
 def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
@@ -35,31 +30,13 @@ def unused_keys(model: Architecture, plan: Plan) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class KeyEffects:
-    """A model and a plan, and what they make of each other."""
-
-    model: Architecture
-    plan: Plan
-
-    @cached_property
-    def inner(self) -> Plan:
-        """The plan of a stage."""
-        return stage_plan(self.plan)
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The step of one microbatch."""
-        return planned_graph(self.model, self.plan)
+class KeyEffects(PartitionedStep):
+    """A step, and what its model and its plan make of each other."""
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
         """All operations of the graph."""
         return tuple(op for op, _ in walk(self.graph.ops))
-
-    @cached_property
-    def rules(self) -> ShardingRules:
-        """The rules in force."""
-        return checked_rules(self.inner, self.graph)
 
     def axes(self, rule: str) -> Axes:
         """Return the axes of a rule, those larger than one."""

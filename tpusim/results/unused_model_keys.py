@@ -40,7 +40,7 @@ def unused_model_keys(model: Architecture, plan: Plan) -> Iterator[str]:
 
 
 def _without(given: Any, path: list[str]) -> Any:
-    """Return a model, or a group of its keys, with the default of one; None if it has no such."""
+    """Return a model, or a group of its keys, with the default of one; None if it lacks that."""
     head, *rest = path
     known = {field.name: field for field in fields(given)}
     if head not in known:

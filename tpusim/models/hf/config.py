@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import ModelError, TpusimError
+from tpusim.base.value_checks import as_boolean
 from tpusim.models.hf.families import HfFamily
-from tpusim.models.hf.json_file import as_boolean, find, read, shown
+from tpusim.models.hf.json_file import find, read, shown
 from tpusim.models.hf.recognise import TEXT_PARTS, family_of
 
 LARGEST_DIMENSION = 10**9

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tpusim.base.value_checks import as_boolean
 from tpusim.models.hf.config import HfConfig, config_of
 from tpusim.models.hf.families import features
-from tpusim.models.hf.json_file import as_boolean, shown
+from tpusim.models.hf.json_file import shown
 
 _DROPOUT = dict.fromkeys(
     ("attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "emb_pdrop", "hidden_dropout",

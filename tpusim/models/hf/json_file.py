@@ -37,12 +37,6 @@ def _parsed(text: str) -> Any:
         raise FileError("a number or a nesting is too long to be read") from error
 
 
-def as_boolean(value: Any) -> Any:
-    """Return a value, or for the text `true` or `false` that is meant: YAML's and shells' words."""
-    words = {"true": True, "false": False}
-    return words.get(value.lower(), value) if isinstance(value, str) else value
-
-
 def shown(value: object) -> str:
     """Return a value as JSON writes it, cut short where it is long."""
     try:

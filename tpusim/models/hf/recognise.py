@@ -6,6 +6,7 @@ from typing import Any
 from tpusim.base.close_names import did_you_mean
 from tpusim.base.errors import ModelError
 from tpusim.base.model_names import misspelt
+from tpusim.base.value_checks import as_boolean
 from tpusim.models.hf.families import (
     OPTIONAL_FEATURES,
     HfFamily,
@@ -15,7 +16,7 @@ from tpusim.models.hf.families import (
     features,
     refused_as,
 )
-from tpusim.models.hf.json_file import as_boolean, shown
+from tpusim.models.hf.json_file import shown
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Keys of the part of a config that has the language model, among an encoder of images or sound."""
