@@ -14,7 +14,10 @@ from tpusim.plan import PLAN_KEYS, Plan
 from tpusim.program import Program
 from tpusim.results.unused_keys import KeyEffects
 
-TOLD_ELSEWHERE = ("mesh", "global_batch", "placement", "rules", "annotate", "save", "offload")
+TOLD_ELSEWHERE = (
+    *("mesh", "global_batch", "placement", "rules", "annotate", "save", "offload"),
+    "adapter_weights",
+)
 """Keys that are no choice between values, and those with notes of their own."""
 
 

@@ -42,6 +42,10 @@ plan.seq-length=4                     -> tpusim calls it 'seq_len'
 plan.max_seq_length=4                 -> tpusim calls it 'seq_len'
 plan.MAX_SEQ_LEN=4                    -> tpusim calls it 'seq_len'
 plan.context_length=4                 -> tpusim calls it 'seq_len'
+plan.lora_rank=16                     -> tpusim calls it 'adapter_rank'
+plan.target-modules=wq                -> tpusim calls it 'adapter_weights'
+plan.lora=true                        -> write adapter_rank = 16
+plan.freeze=wq                        -> write trainable, which names the weights that
 plan.remat=save_qkv_proj              -> write remat = "full" and save = ["k", "q", "v"]
 plan.remat=minimal_offload            -> write remat = "full" and offload = ["k", "mlp_in_0"
 plan.remat=minimal_with_context       -> write remat = "minimal" and save = ["context"]

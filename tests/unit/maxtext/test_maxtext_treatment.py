@@ -142,12 +142,12 @@ def _asking(key: str) -> dict[str, Any]:
             int: 3, float: 0.25, str: "other", list: ["decoder"], dict: {"model_name": "gemma-2b"},
         }[type(default)]  # fmt: skip
     needed: dict[str, Any] = {}
-    for need in feature.needs[:1]:
-        name, equals, value = need.split(" & ")[0].partition("=")
+    for need in feature.needs[0].split(" & ") if feature.needs else ():
+        name, equals, value = need.partition("=")
         if equals:
-            needed[name] = value
+            needed[name] = {"True": True, "False": False}.get(value, value)
         else:
-            needed = NEEDED.get(
+            needed |= NEEDED.get(
                 name, _asking(name) if name in {**noted(), **refused()} else {name: 2}
             )
     blocks = {"attention_type=mla": LATENT, "decoder_block=gemma4_small": SMALL_GEMMA}

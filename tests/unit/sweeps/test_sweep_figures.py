@@ -93,6 +93,8 @@ def test_the_bars_are_as_long_as_the_steps(table) -> None:  # type: ignore[no-un
 
 def test_nothing_fits_is_an_empty_ranking(table) -> None:  # type: ignore[no-untyped-def]
     assert ranking_data(table[~table["fits"]]) == ()
+    assert ranking_data(table.iloc[:0]) == ()
+    assert mesh_heatmap_data(table.iloc[:0]).cells == ()
     assert plot_ranking(()).get_title(loc="left") == "The fastest plans that fit"
 
 

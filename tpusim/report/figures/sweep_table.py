@@ -72,7 +72,7 @@ def check_fitting(table: "DataFrame", columns: Iterable[str]) -> "DataFrame":
         for row, (fits, value) in enumerate(zip(table["fits"], table[column], strict=True), 1):
             if fits and not 0 < value < float("inf"):
                 raise _fault(row, value, column, "a number above 0, as the plan fits")
-    return table[table["fits"]]
+    return table[table["fits"].astype(bool)]
 
 
 def _numbers(table: "DataFrame", column: str) -> "Series[Any]":
