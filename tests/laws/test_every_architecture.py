@@ -121,3 +121,11 @@ def test_a_search_leaves_out_stages_of_a_model_that_cannot_be_cut() -> None:
     space = PlanSpace(base=base, slices=[Slice("v4", "2x2x1")], axes=("data", "stage"))
     found = search(ResNet(blocks=(1, 1, 1, 1), image=64, width=8), space)
     assert [each.plan.mesh for each in found.best] == [{"data": 4, "stage": 1}]
+
+
+def test_weights_that_travel_as_stored_are_quantised_without_a_conversion_of_their_own() -> None:
+    case = any_plan(324)  # a GNMT whose weights are gathered in f32 for int8 matmuls
+    least, operations = bound_and_operations(*case)
+    result = simulate(*case)
+    assert 0 < least <= result.step_time_s
+    assert not operations_below(operations, result)

@@ -17,12 +17,14 @@ from tpusim.lowering.on_chip_buffers import on_chip_room
 from tpusim.lowering.op_work import buffer_bytes, work_of
 from tpusim.lowering.operand_dtypes import (
     cast_before,
+    gather_dtypes,
     mark_quantised,
     reduced_in,
     with_reduced_dtype,
 )
 from tpusim.lowering.passes.quantise import insert_quantisations
 from tpusim.partition import (
+    Buffer,
     CollectiveNode,
     ComputeNode,
     LoopNode,
@@ -30,6 +32,7 @@ from tpusim.partition import (
     PartitionedGraph,
     Sizes,
     StoredWeight,
+    body_nodes,
 )
 from tpusim.plan import Plan
 from tpusim.program import AttentionWork, Number, Work, largest, seen_keys
@@ -104,13 +107,26 @@ class WorkSeconds:
             }
         computes = [node for node in marked if isinstance(node, ComputeNode)]
         known = {node.name for node in computes}
-        found = insert_quantisations(computes, self.buffers, dtypes.noise)
+        read = {**self.buffers, **self._gathered()}
+        found = insert_quantisations(computes, read, dtypes.noise)
+        self.buffers.update((key, read[key]) for key in read.keys() - self.buffers.keys())
         return [
             node
             for node in found
             if isinstance(node, ComputeNode)
             and (node.name in known or moved.isdisjoint(node.reads))
         ]
+
+    def _gathered(self) -> dict[str, Buffer]:
+        """Return the copies of gathered weights in the dtypes in which they travel."""
+        nodes = [node for node, _ in body_nodes(self.partitioned.nodes)]
+        dtypes = gather_dtypes(nodes, self.plan.dtypes)
+        return {
+            key: replace(self.buffers[key], dtype=dtypes[node.name])
+            for node in nodes
+            if isinstance(node, CollectiveNode) and node.name in dtypes
+            for key in node.writes
+        }
 
     def ring_attention(self, node: ComputeNode, devices: Number) -> Number:
         """Return the least seconds of a kernel round which a ring of devices sends its keys.
