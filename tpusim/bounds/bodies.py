@@ -18,10 +18,11 @@ from tpusim.bounds.surroundings import LinkName, Surroundings, Transfers
 from tpusim.bounds.transfers import TransferSeconds
 from tpusim.bounds.updates import UpdateSeconds
 from tpusim.bounds.work import WorkSeconds
-from tpusim.graph import Attention
+from tpusim.graph import Attention, Pointwise
 from tpusim.lowering.op_work import buffer_bytes
 from tpusim.partition import (
     CollectiveNode,
+    ComputeNode,
     LoopNode,
     Node,
     PartitionedGraph,
@@ -125,7 +126,8 @@ class BodySeconds:
         nodes, staged = self.partitioned.nodes, bool(self.plan.active_schedule)
         loops = [node for node in nodes if isinstance(node, LoopNode)]
         found = {node.name: self._loop(node) for node in loops}
-        whole = self._body(nodes, found, has_loop=bool(loops))
+        common = tuple(node for node in nodes if not (staged and self._adds_uses(node)))
+        whole = self._body(common, found, has_loop=bool(loops))
         parts = StepParts(edges=whole.core, path=whole.least)
         links: dict[LinkName, Number] = defaultdict(float, {} if staged else whole.links)
         for total in found.values():
@@ -147,6 +149,12 @@ class BodySeconds:
         if self.summed.any():
             parts.edges = parts.edges + self.summed * self.work.accumulation(weights)
         return parts
+
+    def _adds_uses(self, node: Node) -> bool:
+        """Return True for the sum of a weight's gradients of several uses, which stages divide."""
+        op = node.op if isinstance(node, ComputeNode) else None
+        alone = {weight.name for weight in self.partitioned.weights if weight.copies == 1}
+        return isinstance(op, Pointwise) and op.linear and op.outputs[0].primal in alone
 
     def _add_stages(
         self, parts: StepParts, nodes: tuple[Node, ...], found: Mapping[str, _BodyTotal]
