@@ -8,6 +8,7 @@ cells and nbclient runs them: both belong to the Jupyter project's own tool chai
 a server. Times, ids and versions are left out, so that the same outputs give the same bytes.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def execute(source: Path) -> None:
     notebook = jupytext.read(source)
     setup = nbformat.v4.new_code_cell("%config InlineBackend.figure_formats = ['png']")
     notebook.cells.insert(0, setup)
+    os.environ["IPYKERNEL_CELL_NAME"] = source.name  # of code lines, in place of a cell's hash
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     notebook.cells.pop(0)
     notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3",
