@@ -126,7 +126,7 @@ class BodySeconds:
         nodes, staged = self.partitioned.nodes, bool(self.plan.active_schedule)
         loops = [node for node in nodes if isinstance(node, LoopNode)]
         found = {node.name: self._loop(node) for node in loops}
-        common = tuple(node for node in nodes if not (staged and self._adds_uses(node)))
+        common = self._without_sums_of_uses(nodes) if staged else nodes
         whole = self._body(common, found, has_loop=bool(loops))
         parts = StepParts(edges=whole.core, path=whole.least)
         links: dict[LinkName, Number] = defaultdict(float, {} if staged else whole.links)
@@ -150,11 +150,10 @@ class BodySeconds:
             parts.edges = parts.edges + self.summed * self.work.accumulation(weights)
         return parts
 
-    def _adds_uses(self, node: Node) -> bool:
-        """Return True for the sum of a weight's gradients of several uses, which stages divide."""
-        op = node.op if isinstance(node, ComputeNode) else None
+    def _without_sums_of_uses(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Leave out the sums of a weight's gradients of several uses, which stages divide."""
         alone = {weight.name for weight in self.partitioned.weights if weight.copies == 1}
-        return isinstance(op, Pointwise) and op.linear and op.outputs[0].primal in alone
+        return tuple(node for node in nodes if _summed_gradient(node) not in alone)
 
     def _add_stages(
         self, parts: StepParts, nodes: tuple[Node, ...], found: Mapping[str, _BodyTotal]
@@ -324,3 +323,9 @@ def rests(
                 own = (1 - 1 / node.scan.trips) * took + rest
             after[key] = largest(after[key], own) if key in after else own
     return Rests(longest, following)
+
+
+def _summed_gradient(node: Node) -> str:
+    """Return the name of the tensor whose gradients of several uses a node adds; else nothing."""
+    op = node.op if isinstance(node, ComputeNode) else None
+    return op.outputs[0].primal if isinstance(op, Pointwise) and op.linear else ""

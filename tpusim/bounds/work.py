@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ class WorkSeconds:
             }
         computes = [node for node in marked if isinstance(node, ComputeNode)]
         known = {node.name for node in computes}
-        read = {**self.buffers, **self._gathered()}
+        read = {**self.buffers, **self._gathered}
         found = insert_quantisations(computes, read, dtypes.noise)
         self.buffers.update((key, read[key]) for key in read.keys() - self.buffers.keys())
         return [
@@ -117,8 +118,9 @@ class WorkSeconds:
             and (node.name in known or moved.isdisjoint(node.reads))
         ]
 
+    @cached_property
     def _gathered(self) -> dict[str, Buffer]:
-        """Return the copies of gathered weights in the dtypes in which they travel."""
+        """The copies of gathered weights, in the dtypes in which they travel."""
         nodes = [node for node, _ in body_nodes(self.partitioned.nodes)]
         dtypes = gather_dtypes(nodes, self.plan.dtypes)
         return {

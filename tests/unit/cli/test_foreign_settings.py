@@ -7,22 +7,10 @@ Face's Trainer, Levanter, PaxML, T5X and PyTorch.
 from pathlib import Path
 
 import pytest
-from commands import LONGEST_SENTENCE, said
+from commands import LONGEST_SENTENCE, SMALL, said
 
-RUN = """
-[slice]
-name = "v5e-16"
-[model]
-layers = 2
-embed = 512
-mlp = 2048
-heads = 4
-vocab = 1000
-[plan]
-mesh = { fsdp = 16 }
-seq_len = 128
-global_batch = 32
-"""
+CHIP = 'chip = "v5e"\ntopology = "4x4"'
+RUN = SMALL.replace(CHIP, 'name = "v5e-16"') + "mesh = { fsdp = 16 }\n"
 
 REFUSED = """
 plan.gradient_accumulation_steps=4    -> tpusim calls it 'microbatches'

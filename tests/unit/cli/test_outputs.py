@@ -61,6 +61,16 @@ def _given(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return paths | {"RUNS": str(folder / "runs")}
 
 
+def refusal(words: list[str], kind: str, place: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command says of an obstacle in the place of its output, which stays."""
+    OBSTACLES[kind](place)
+    before = kind_of(place)
+    code, out, error = said([*words, "--out", str(place)], capsys)
+    assert (code, out) == (2, "")
+    assert kind_of(place) == before
+    return error
+
+
 def test_all_commands_that_write_are_tried() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     writing = {n for n, c in commands.items() if any("--out" in p.opts for p in c.params)}
@@ -77,13 +87,9 @@ def test_a_file_replaces_nothing_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments, name = FILES[command]
-    OBSTACLES[kind](tmp_path / name)
-    before = kind_of(tmp_path / name)
-    words = [given.get(word, word) for word in arguments]
-    code, out, error = said([command, *words, "--out", str(tmp_path / name)], capsys)
-    assert (code, out) == (2, "")
+    words = [command, *(given.get(word, word) for word in arguments)]
+    error = refusal(words, kind, tmp_path / name, capsys)
     assert f"{name} is {kind}, which no output replaces; give the name of a new file" in error
-    assert kind_of(tmp_path / name) == before
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OBSTACLES if kind != "a folder"])
@@ -95,13 +101,8 @@ def test_a_folder_replaces_nothing(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    OBSTACLES[kind](tmp_path / "out")
-    before = kind_of(tmp_path / "out")
-    words = [given.get(word, word) for word in FOLDERS[command][0]]
-    code, out, error = said([command, *words, "--out", str(tmp_path / "out")], capsys)
-    assert (code, out) == (2, "")
-    assert f"out is {kind}; give a folder" in error
-    assert kind_of(tmp_path / "out") == before
+    words = [command, *(given.get(word, word) for word in FOLDERS[command][0])]
+    assert f"out is {kind}; give a folder" in refusal(words, kind, tmp_path / "out", capsys)
 
 
 @pytest.mark.usefixtures("undrawn")

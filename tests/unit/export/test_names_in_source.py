@@ -91,29 +91,29 @@ def test_a_docstring_is_the_text(text: str) -> None:
 
 def test_no_value_stands_between_quotes_of_its_own() -> None:
     """In source, a value that is put between quotes would end them; `quoted` writes its own."""
-    found = [
-        f"{path.name}:{node.lineno}: {ast.unparse(node)}"
-        for path in sorted(ROOM.glob("*.py"))
-        if path.name != BOUNDARY
-        for node in formatted(ast.parse(path.read_text()))
-        if quotes_a_value(node)
-    ]
+    found = [where for where, node in texts_of_the_room() if quotes_a_value(node)]
     assert not found
 
 
 def test_no_name_enters_source_as_it_is() -> None:
     """`op.name` and the like are read by names.py alone, or quoted."""
     found = [
-        f"{path.name}:{node.lineno}: {ast.unparse(node)}"
-        for path in sorted(ROOM.glob("*.py"))
-        if path.name != BOUNDARY
-        for node in formatted(ast.parse(path.read_text()))
+        where
+        for where, node in texts_of_the_room()
         for value in node.values
         if isinstance(value, ast.FormattedValue)
         if isinstance(value.value, ast.Attribute) and value.value.attr in ("name", "short")
         if ast.unparse(value.value) != "one.name"  # of a WeightSource, which is an identifier
     ]
     assert not found
+
+
+def texts_of_the_room() -> Iterator[tuple[str, ast.JoinedStr]]:
+    """The texts with values of the modules that write source, and where they stand."""
+    for path in sorted(ROOM.glob("*.py")):
+        if path.name != BOUNDARY:
+            for node in formatted(ast.parse(path.read_text())):
+                yield f"{path.name}:{node.lineno}: {ast.unparse(node)}", node
 
 
 def formatted(tree: ast.AST) -> Iterator[ast.JoinedStr]:
