@@ -52,12 +52,14 @@ class CollectiveMatmul:
 
     mode: of its permutes: a ring beside the matmuls, or synchronous.
     waits: it runs once the layers are done, where they are not scanned.
+    ahead: its result is allocated before the first of these layers.
     """
 
     compute: ComputeNode
     collective: CollectiveNode
     mode: Mode = Mode.RING
     waits: bool = False
+    ahead: bool = False
 
     @property
     def name(self) -> str:

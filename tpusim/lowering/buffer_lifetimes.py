@@ -46,6 +46,7 @@ class BufferLifetimes:
     whole: weight -> the whole gradient of a layer that is held, see `_sliced_by_reader`.
     taken_over: gradient -> the given buffer that it was written over.
     names: of the last body, the name under which each buffer was allocated.
+    ahead: of the last body, the buffers that were allocated for all iterations before the first.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class BufferLifetimes:
         self.taken_over: dict[str, str] = {}
         self.whole: dict[str, str] = {}
         self.names: dict[str, str] = {}
+        self.ahead: Sequence[str] = ()
         self._saved: dict[str, str] = {}
 
     def lives(
@@ -98,6 +100,8 @@ class BufferLifetimes:
         """
         entries = [entry for one in passes for entry in one]
         saved, read = self._left_apart(loop_node, entries)
+        self.ahead = _allocated_ahead(entries) if loop_node and loop_node.scan.unrolled else ()
+        read |= dict(zip(self.ahead, self.ahead, strict=True))
         waits = self._waiting_inputs(loop_node, passes)
         before = {**dict.fromkeys(given), **read, **{key: a.tensor for key, a in waits.items()}}
         body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved)
@@ -291,7 +295,8 @@ class _BodyLifetimes:
         over = self._overwritten(place, entry)
         for key in entry.writes:
             in_place = self.memory.buffers[key].category == STATE
-            if in_place or key in self.outside or key in self.inside:
+            taken = in_place or key in self.outside or key in self.memory.ahead
+            if taken or key in self.inside:
                 continue
             if key in self.added:
                 self.names[key] = self.names[self.added[key]]
@@ -381,6 +386,12 @@ def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str
         and collective.reads[0] in multiplied
         and finished.issuperset(collective.writes)
     }
+
+
+def _allocated_ahead(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the results of rings that have their buffers before the first iteration."""
+    rings = (e for e in entries if isinstance(e, CollectiveMatmul) and e.ahead)
+    return tuple(key for ring in rings for key in ring.writes)
 
 
 def _sliced_by_reader(entries: Sequence[Entry]) -> dict[str, str]:

@@ -44,6 +44,7 @@ from tpusim.partition import (
 )
 from tpusim.plan import Compiler
 from tpusim.program import (
+    Alloc,
     Collective,
     CollectiveKind,
     CollectivePart,
@@ -84,10 +85,12 @@ class LoweredBody(NamedTuple):
     """The body of a loop, its complete gradients, and its collectives that cross slices.
 
     late: of each iteration, what waits until the loop is done.
+    ahead: buffers that are allocated for all iterations before the first.
     """
 
     ops: tuple[Op, ...]
     late: tuple[Op, ...]
+    ahead: tuple[Alloc, ...]
     reduced: Mapping[str, str]
     crossing: tuple[str, ...]
 
@@ -128,6 +131,7 @@ class BodyLowerer:
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
         self.left_over: list[list[str]] = []
+        self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
 
     def passes(
@@ -163,6 +167,8 @@ class BodyLowerer:
         if loop_node and loop_node.scan.unrolled and loop_node.phase is Phase.BACKWARD:
             passes = waiting_apart(passes[0])
         lives, left_over = self.memory.lives(passes, kept, loads, outside, given, loop_node)
+        if loop_node is not None:
+            self.ahead[loop_node.name] = tuple(map(self.memory.alloc, self.memory.ahead))
         whole = list(chain.from_iterable(passes))
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))
@@ -237,52 +243,52 @@ class BodyLowerer:
 
     def _loop(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """Return a loop, with the operations around it if it fetches from the host."""
-        body, late = self._trip(loop_node, outside)
+        made = self._trip(loop_node, outside)
         name, trips = loop_node.scan.name, loop_node.scan.trips
-        loop = Loop(name=name, trips=trips, body=body)
+        loop = Loop(name=name, trips=trips, body=made.ops)
         if loop_node.scan.phase is not Phase.BACKWARD:
             return (loop,)
-        if late:
-            return (loop, Loop(name=f"{name}/gradients", trips=trips, body=late))
+        if loop_node.scan.unrolled:
+            life = BufferEvents(allocs=[*made.ahead] * trips)
+            late = (Loop(name=f"{name}/gradients", trips=trips, body=made.late),)
+            before = _allocation(name, loop_node.scan.phase, life)
+            return (*before, loop, *(late if made.late else ()))
         ops = fetched_ahead(loop)
         last = {name.removesuffix(LAST): name for name in names(ops) if name.endswith(LAST)}
         self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}
         self.crossing = [last.get(name, name) for name in self.crossing]
         return ops
 
-    def _trip(
-        self, loop_node: LoopNode, outside: Mapping[str, str]
-    ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-        """Return the body of a loop, and what of it waits until the loop is done.
-
-        Parts of a model with the same layers share both.
-        """
+    def _trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> LoweredBody:
+        """Return the body of a loop; parts of a model with the same layers share it."""
         if self.known is None:
             return self._new_trip(loop_node, outside)
         like = id(loop_node.body), loop_node.scan.trips == 1
-        if like not in self.known:
-            crossing, reduced = len(self.crossing), set(self.reduced)
-            body, late = self._new_trip(loop_node, outside)
-            made = {weight: op for weight, op in self.reduced.items() if weight not in reduced}
-            self.known[like] = LoweredBody(body, late, made, tuple(self.crossing[crossing:]))
-            return body, late
-        found = self.known[like]
-        self.reduced |= found.reduced
-        self.crossing += found.crossing
-        return found.ops, found.late
+        found = self.known.get(like)
+        if found is None:
+            found = self.known[like] = self._new_trip(loop_node, outside)
+        else:
+            self.reduced |= found.reduced
+            self.crossing += found.crossing
+        return found
 
-    def _new_trip(
-        self, loop_node: LoopNode, outside: Mapping[str, str]
-    ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> LoweredBody:
         buffers, device = self.decisions.buffers, self.decisions.chip.device
+        crossing, reduced = len(self.crossing), set(self.reduced)
         around, self.on_chip = self.on_chip, kept_on_chip(loop_node, self.sizes, buffers, device)
         body, *late = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
         self.on_chip = around
-        if self.decisions.ideal or loop_node.scan.unrolled:
-            return body, tuple(chain.from_iterable(late))
-        arriving = arrivals(host_copies(loop_node, self.offload))
-        grad_dtype = self.memory.grad_dtype
-        return with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving), ()
+        if not (self.decisions.ideal or loop_node.scan.unrolled):
+            arriving = arrivals(host_copies(loop_node, self.offload))
+            grad_dtype = self.memory.grad_dtype
+            body = with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving)
+        return LoweredBody(
+            body,
+            tuple(chain.from_iterable(late)),
+            self.ahead.pop(loop_node.name, ()),
+            {weight: op for weight, op in self.reduced.items() if weight not in reduced},
+            tuple(self.crossing[crossing:]),
+        )
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:
         return Transfer(

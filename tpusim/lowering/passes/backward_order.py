@@ -72,14 +72,18 @@ def rings_after_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
     do those beside which the layer before gathers its weights (v5e, 5 of 5; libtpu 0.0.42.1).
     """
     return [
-        replace(entry, waits=True)
-        if isinstance(entry, CollectiveMatmul)
-        and entry.collective.purpose is Purpose.GRADIENT
-        and body.ask(_is_loop, entry.collective)
-        and not _gathers_beside(body.over(entry.collective.axes))
-        else entry
+        _placed_ring(entry, body) if isinstance(entry, CollectiveMatmul) else entry
         for entry in entries
     ]
+
+
+def _placed_ring(ring: CollectiveMatmul, body: Body) -> CollectiveMatmul:
+    if not body.ask(_is_loop, ring.collective):
+        return ring
+    beside = _gathers_beside(body.over(ring.collective.axes))
+    reduces = ring.collective.purpose is Purpose.GRADIENT
+    adds_up = ring.phase is Phase.BACKWARD and ring.collective.purpose is Purpose.WEIGHT
+    return replace(ring, waits=reduces and not beside, ahead=adds_up and beside)
 
 
 def _is_loop(decisions: LoweringDecisions, collective: CollectiveNode) -> bool:
