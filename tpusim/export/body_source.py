@@ -79,6 +79,7 @@ class StepBodies:
                     value_name(given),
                     op.name,
                     context.layouts[given.name] != context.layouts[made.name],
+                    named=given.short in context.named,
                 )
             ]
         value = expression(op, context)
