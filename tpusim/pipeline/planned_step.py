@@ -30,6 +30,7 @@ from tpusim.graph import (
 )
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import AskedPlace, BodyChoices, SharedLowerings, check_switches
+from tpusim.lowering.operand_dtypes import tensor_dtype
 from tpusim.models import Architecture, ExpertRouting, GraphChoices, LossForm
 from tpusim.partition import (
     PartitionedGraph,
@@ -301,9 +302,9 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
         exchange=plan.experts.exchange if _divides_experts(plan) else ALL_TO_ALL,
     )
     choices = GraphChoices(
-        logits_dtype=plan.dtypes.logits,
+        logits_dtype=tensor_dtype(plan.dtypes.of("logits"), plan.dtypes),
         routing=routing,
-        loss=LossForm(blocks=plan.vocab_blocks, indexed=plan.loss_labels == "index"),
+        loss=LossForm(blocks=plan.vocab_blocks, labels=plan.loss_labels),
     )
     trained = plan.adapters, tuple(plan.trainable)
     key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, choices, *trained)
