@@ -32,7 +32,8 @@ class Pointwise:
         as it reads it.
     inlined: whatever reads its result computes it, as no checkpoint keeps the compiler from it.
     picks: dimension along which it reads one element by its index, rather than all of them with a
-        mask; the gradient is then a scatter, element by element. Empty for none.
+        mask. Empty for none.
+    scatters_back: the gradient of what it picks is a scatter, element by element; else a mask.
     function: what it computes; None where only its cost is known, and for transposes.
     """
 
@@ -54,6 +55,7 @@ class Pointwise:
     generated: bool = False
     inlined: bool = False
     picks: str = ""
+    scatters_back: bool = False
     function: Function | None = None
     gradient_flops: float | None = None
     phase: Phase = Phase.FORWARD
@@ -176,7 +178,7 @@ class Pointwise:
                 on_device=self.on_device,
                 group=self.group,
                 residuals=self.residuals if self.writes_residuals else (),
-                picks=self.picks,
+                picks=self.picks if self.scatters_back else "",
                 phase=Phase.BACKWARD,
             ),
         )

@@ -201,6 +201,7 @@ CASES = {
         plan(FSDP_TENSOR, optimizer="adafactor"),
     ),
     "labels by index": (model(), plan({"fsdp": 2, "tensor": 4}, loss_labels="index")),
+    "labels taken": (model(), plan({"fsdp": 2, "tensor": 4}, loss_labels="take")),
     "loss in tiles": (model(), plan({"fsdp": 2, "tensor": 4}, vocab_tiles=128)),
     "saved by name": (model(), plan(FSDP_TENSOR, save=["out", "mlp_in_0"])),
     "layers without a scan": (
