@@ -31,7 +31,6 @@ from tpusim.accuracy import (
 )
 from tpusim.base.text_files import write_file
 from tpusim.results import fit_of_odds
-from tpusim.results.hbm_features import hbm_features
 
 WORKERS = 2
 
@@ -68,7 +67,7 @@ def residual(row: Taken) -> HbmResidual:
     """Return what the compiler took of what the plan is predicted to need."""
     plan = simulate(*row.twin.arguments())
     ratio = row.taken / plan.hbm_peak_bytes
-    return HbmResidual(row.id, hbm_features(plan), row.refused, log(ratio))
+    return HbmResidual(row.id, plan.hbm_features, row.refused, log(ratio))
 
 
 def summary(rows: tuple[HbmResidual, ...]) -> str:

@@ -6,10 +6,10 @@ saves near the limit, by recomputing, is in the residuals of plans near the limi
 those from which no rule was learnt: `memory_residuals.csv`, written by
 experiments/plan_vs_compiler/residuals.py.
 
-A program weighs `FLOOR + (1 - FLOOR) exp(-d^2 / 2)` for its distance d from the plan: traits that
-only one of both has, and the logarithm of how full HBM is. One more, which nobody has seen, is half
-below and half above all others (Vovk et al. 2005). The odds that a plan fits are the weight of the
-programs that would still fit if the plan's were off as theirs were.
+A program weighs `FLOOR + (1 - FLOOR) exp(-d^2 / 2)` for its distance d from the plan, which is the
+number of traits that only one of both has. One more, which nobody has seen, is half below and half
+above all others (Vovk et al. 2005). The odds that a plan fits are the weight of the programs with
+which it would fit, were it off as they were.
 """
 
 import csv
@@ -34,12 +34,9 @@ HBM_RESIDUALS_FILE = "memory_residuals.csv"
 HBM_COVERAGE = 0.9
 """The fraction of plans whose program takes what is in their range."""
 
-FILL_WIDTH = 2.0
-"""The difference in the logarithm of how full HBM is that counts as one trait."""
-
-OVER_LIMIT = 2
-"""Traits as which it counts that only one of two plans needs more than there is: there the compiler
-saves what it can before it refuses."""
+PRESSED, PRESSED_TRAITS = 0.85, 2
+"""The part of HBM from which on a plan may be so near to the limit that the compiler saves what it
+can before it refuses, and the traits as which it counts that only one of two plans is."""
 
 FLOOR = 0.1
 """The weight of a program that is like the plan in nothing."""
@@ -82,7 +79,7 @@ class HbmOdds:
 
     low, high: the factors between which it took, of 90 % of such plans.
     fits: the fraction of such plans that fit.
-    support: programs like it; one with the same traits, as full, counts one.
+    support: programs like it; one with the same traits counts one.
     unlike: what no compared program had, in words; empty if there were others like it.
     """
 
@@ -126,7 +123,7 @@ class HbmErrors:
         self._ids = np.array([row.id for row in self.rows])
         self._residuals = np.array([row.residual for row in self.rows])
         self._has = np.array([self._traits_of(row.features) for row in self.rows])
-        self._fill = np.array([row.features.fill for row in self.rows])
+        self._pressed = np.array([row.features.fill >= PRESSED for row in self.rows])
 
     def odds(self, features: HbmFeatures, without: str = "") -> HbmOdds:
         """Return the odds of a plan. without: the id of a program that does not count."""
@@ -152,9 +149,8 @@ class HbmErrors:
         """Return exp(-d^2 / 2) for the distance of each program."""
         others = np.count_nonzero(self._has != self._traits_of(features), axis=1)
         others += len(features.traits.difference(self.traits))
-        others += OVER_LIMIT * ((self._fill > 1) != (features.fill > 1))
-        fuller = np.log(self._fill / features.fill) / FILL_WIDTH
-        alike: Floats = np.exp(-(others**2 + fuller**2) / 2)
+        others += PRESSED_TRAITS * (self._pressed != (features.fill >= PRESSED))
+        alike: Floats = np.exp(-(others**2) / 2)
         return alike
 
     def _traits_of(self, features: HbmFeatures) -> list[bool]:

@@ -1,15 +1,12 @@
 """What a plan has in common with those whose HBM was compared with the compiler's."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from tpusim.accuracy import HbmFeatures
-from tpusim.models import ARCHITECTURE_NAMES, Transformer
+from tpusim.hardware import Slice
+from tpusim.models import ARCHITECTURE_NAMES, Architecture, Transformer
 from tpusim.plan import Plan
 from tpusim.plan.numerics import NARROW_DTYPES
-
-if TYPE_CHECKING:
-    from tpusim.results.plan_result import PlanResult
 
 _TRAITS: Mapping[str, Callable[[Plan], bool]] = {
     "a pipeline": lambda plan: bool(plan.active_schedule),
@@ -29,21 +26,24 @@ _TRAITS: Mapping[str, Callable[[Plan], bool]] = {
 """What of a plan decides which buffers its program has, in words."""
 
 
-def hbm_features(result: "PlanResult") -> HbmFeatures:
-    """Return the features of a plan, by which its error in HBM is compared with others."""
-    model, plan, kind = result.model, result.plan, type(result.model)
+def hbm_features(
+    model: Architecture, plan: Plan, pod: Slice, *, fill: float, trained: bool = True
+) -> HbmFeatures:
+    """Return the features of a plan, by which its error in HBM is compared with others.
+
+    fill: what it needs over what the compiler can use.
+    trained: False for the forward pass alone.
+    """
     traits = {words for words, has in _TRAITS.items() if has(plan)}
-    if kind is not Transformer:
-        traits.add(f"the architecture {ARCHITECTURE_NAMES.get(kind, kind.__name__)}")
+    if not isinstance(model, Transformer):
+        name = ARCHITECTURE_NAMES.get(type(model), type(model).__name__)
+        traits.add(f"the architecture {name}")
     if model.has_experts:
         traits.add("experts")
     if getattr(model, "tied_embeddings", False):
         traits.add("tied embeddings")
-    if not result.verdicts.trained:
+    if not trained:
         traits.add("no backward pass")
     return HbmFeatures(
-        chip=result.pod.chip.generation,
-        devices=result.pod.devices,
-        traits=frozenset(traits),
-        fill=result.hbm_peak_bytes / result.hbm_bytes,
+        chip=pod.chip.generation, devices=pod.devices, traits=frozenset(traits), fill=fill
     )

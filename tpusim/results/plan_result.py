@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tpusim.accuracy import ErrorRange, HbmOdds, RunFeatures, expected_range, hbm_odds
+from tpusim.accuracy import ErrorRange, HbmFeatures, HbmOdds, RunFeatures, expected_range, hbm_odds
 from tpusim.base.units import format_bytes, format_count
 from tpusim.frames import choices_of
 from tpusim.lowering import borrowed_notes
@@ -126,7 +126,18 @@ class PlanResult(Result):
 
         None under the lowering `ideal`, as no program is compiled perfectly.
         """
-        return hbm_odds(hbm_features(self)) if self.plan.compiler.lowering == "xla" else None
+        return hbm_odds(self.hbm_features) if self.plan.compiler.lowering == "xla" else None
+
+    @property
+    def hbm_features(self) -> HbmFeatures:
+        """What the plan has in common with those whose HBM was compared with the compiler's."""
+        return hbm_features(
+            self.model,
+            self.plan,
+            self.pod,
+            fill=self.hbm_peak_bytes / self.hbm_bytes,
+            trained=self.verdicts.trained,
+        )
 
     @property
     def fit(self) -> Fit:
