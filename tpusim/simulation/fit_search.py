@@ -6,7 +6,7 @@ made, and the others are tried on top of it; what is then more than needed is ta
 ends after a fixed amount of simulation, so that its answer is always the same.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from threading import local
@@ -16,7 +16,10 @@ from tpusim.base.errors import TpusimError
 from tpusim.base.hashable import hashable
 from tpusim.base.same import Same
 from tpusim.base.units import format_bytes
-from tpusim.hardware import Slice, chip_names
+from tpusim.graph import walk
+from tpusim.hardware import Placement, Slice, candidates, chip_names, load_chip
+from tpusim.pipeline.planned_step import planned_graph
+from tpusim.plan import Plan
 from tpusim.results import Fit, PlanResult
 from tpusim.results.advice import setting
 from tpusim.results.ways_to_fit import WayKind, WaysToFit, WayToFit
@@ -24,11 +27,12 @@ from tpusim.simulation.changed_run import run_changed
 from tpusim.simulation.fit_moves import Move, Option, PlanMoves
 from tpusim.simulation.larger_slices import larger_plans, larger_slices
 
-BUDGET = 60_000
-"""Events of all simulations, which take about three seconds."""
+BUDGET_US = 2_500_000
+"""Microseconds of all simulations, by what they count as: none is measured."""
 
-EACH = 500
-"""Events that a simulation counts besides its own, for partitioning and lowering."""
+EVENT_US, OPERATION_US = 15, 72
+"""Microseconds of an event, and of an operation of the graph that is partitioned and lowered: the
+fit to 50 plans of all architectures."""
 
 FOR_CHIPS = 0.2
 """The fraction of the budget that larger slices have for themselves."""
@@ -38,6 +42,9 @@ MOST_MADE = 4
 
 ONE_MORE = 0.02
 """The fraction of the step that each further change of a way has to save."""
+
+MOST_PLACES = 4
+"""Placements of a mesh that are simulated, in the mean of the searches for the best, at most."""
 
 LITTLE_TIME = 0.01
 """The fraction of a step that any change counts as taking, beside what it does take."""
@@ -97,13 +104,15 @@ def ways_to_fit(result: PlanResult) -> WaysToFit:
 class _FitSearch:
     """The search for what makes a plan fit.
 
-    spent: events that were simulated.
-    known: trials by their keys.
+    spent_us: microseconds of all simulations, as they count.
+    tried: plans that were simulated.
+    known: results by their keys.
     leanest: the trial that needs least without another mesh.
     """
 
     base: PlanResult
-    spent: int = 0
+    spent_us: int = 0
+    tried: int = 0
     known: dict[Any, PlanResult | None] = field(default_factory=dict)
     leanest: Trial | None = None
 
@@ -115,7 +124,7 @@ class _FitSearch:
                 found.append(way)
         if (way := self._on_larger(bool(found))) is not None:
             found.append(way)
-        return WaysToFit(tuple(found), len(self.known), "" if found else self._why())
+        return WaysToFit(tuple(found), self.tried, "" if found else self._why())
 
     def _best(self, kind: WayKind, *, several: bool) -> WayToFit | None:
         """Return the smallest way of a kind; `several` if more than one change may be made."""
@@ -194,7 +203,7 @@ class _FitSearch:
         keys = _keys(made)
         key = hashable(dict(sorted(keys.items())))
         if key not in self.known:
-            if self.spent > BUDGET * (1 - FOR_CHIPS):
+            if self.spent_us > BUDGET_US * (1 - FOR_CHIPS):
                 return None
             self.known[key] = self._run(keys)
         result = self.known[key]
@@ -207,20 +216,30 @@ class _FitSearch:
         return trial
 
     def _run(self, keys: Mapping[str, Any]) -> PlanResult | None:
-        base = self.base
-        plan = base.plan.replace(**keys)
-        return self._simulated(plan, base.pod, None if "mesh" in keys else base)
-
-    def _simulated(self, plan: Any, pod: Slice, placed: PlanResult | None) -> PlanResult | None:
-        """Simulate a plan, on the placement of a result if one is given; None if it is refused."""
+        """Simulate changed keys in the place of the plan, or another mesh in its first place."""
+        plan = self.base.plan.replace(**keys)
+        if "mesh" not in keys:
+            return self._simulated(plan, self.base.pod, [self.base.placement])
         try:
-            if placed is None:
-                plan = plan.replace(placement=None)
-            placement = None if placed is None else placed.placement
-            result = run_changed(self.base, plan, pod, placement)
+            first = candidates(self.base.pod, plan.mesh)[:1]
         except TpusimError:
             return None
-        self.spent += EACH + result.timeline.stats.events
+        return self._simulated(plan, self.base.pod, first)
+
+    def _simulated(
+        self, plan: Plan, pod: Slice, among: Sequence[Placement] | None = None
+    ) -> PlanResult | None:
+        """Simulate a plan on the best of some placements, by default of all; None if refused."""
+        try:
+            plan = plan.replace(placement=None)
+            places = len(among or candidates(pod, plan.mesh))
+            result = run_changed(self.base, plan, pod, None, among=among)
+        except TpusimError:
+            return None
+        count = sum(1 for _ in walk(planned_graph(self.base.model, plan).ops))
+        each = EVENT_US * result.timeline.stats.events + OPERATION_US * count
+        self.spent_us += each * min(places, MOST_PLACES)
+        self.tried += 1
         return result
 
     def _confirmed(self, kind: WayKind, trials: Iterable[Trial]) -> WayToFit | None:
@@ -241,7 +260,7 @@ class _FitSearch:
         base, given = self.base, self.base.placement_given
         if "mesh" not in keys and given:
             return trial.result, keys
-        result = self._simulated(base.plan.replace(**keys), base.pod, None)
+        result = self._simulated(base.plan.replace(**keys), base.pod)
         if result is not None and base.plan.placement is not None:
             keys = keys | {"placement": result.placement.written}
         return result, keys
@@ -272,9 +291,9 @@ class _FitSearch:
                 for larger in larger_plans(
                     self.base.plan.replace(**_keys(made)), self.base.pod, pod
                 ):
-                    if self.spent > BUDGET:
+                    if self.spent_us > BUDGET_US:
                         return None
-                    result = self._simulated(larger.plan, pod, None)
+                    result = self._simulated(larger.plan, pod)
                     if result is not None and Trial(made, result).fits:
                         return self._on_slice(made, result, larger.axis)
         return None
@@ -283,11 +302,7 @@ class _FitSearch:
         pod, keys = result.pod, _keys(made) | {"mesh": dict(result.plan.mesh)}
         if self.base.plan.placement is not None:
             keys["placement"] = result.placement.written
-        place = (
-            f'slice.name="{pod.chip.name}:{pod.topology}"'
-            if pod.chip.name in chip_names()
-            else f'slice.topology="{pod.topology}"'
-        )
+        place = _slice_setting(pod)
         what = (f"{pod.chips} chips with {axis}={result.plan.mesh[axis]}",)
         return self._way(
             WayKind.CHIPS,
@@ -302,9 +317,17 @@ class _FitSearch:
             return "nothing that was tried needs less"
         what = ", ".join(made.option.what for made in lean.made)
         return (
-            f"none of {len(self.known)} plans that were tried fits, on this slice or a larger one; "
+            f"none of {self.tried} plans that were tried fits, on this slice or a larger one; "
             f"the least need is {format_bytes(lean.need)}, with {what}"
         )
+
+
+def _slice_setting(pod: Slice) -> str:
+    """Return a slice's shape as `--set` takes it, in place of its name where it may have one."""
+    name, chip = pod.chip.name, pod.chip
+    if name in chip_names() and (load_chip(name) == chip or pod.clock is not None):
+        return f'slice.name="{name}:{pod.topology}"'
+    return f'slice.topology="{pod.topology}"'
 
 
 def _firsts(start: Trial, freeing: Iterable[Trial]) -> list[Trial]:
