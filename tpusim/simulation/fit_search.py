@@ -7,7 +7,7 @@ ends after a fixed amount of simulation, so that its answer is always the same.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import local
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from tpusim.results import Fit, PlanResult
 from tpusim.results.advice import setting
 from tpusim.results.ways_to_fit import WayKind, WaysToFit, WayToFit
 from tpusim.simulation.changed_run import run_changed
-from tpusim.simulation.fit_moves import Move, Option, PlanMoves
+from tpusim.simulation.fit_moves import REMAT_MOVES, Move, Option, PlanMoves, names_back, saving
 from tpusim.simulation.larger_slices import larger_plans, larger_slices
 
 BUDGET_US = 2_500_000
@@ -36,6 +36,9 @@ fit to 50 plans of all architectures."""
 
 FOR_CHIPS = 0.2
 """The fraction of the budget that larger slices have for themselves."""
+
+MOST_NAMES = 8
+"""Names that may be saved again, at most."""
 
 MOST_MADE = 4
 """Changes that are made together, at most."""
@@ -133,10 +136,19 @@ class _FitSearch:
         fitting = [each for each in singles if each.fits]
         if several and not any(self._cost(each) <= ONE_MORE for each in fitting):
             rest = [each for each in singles if not each.fits and each.need < start.need]
-            kinds = [*WayKind][: [*WayKind].index(kind) + 1]
-            ends = (self._deepened(first, kinds) for first in _firsts(start, rest))
-            fitting += [self._relaxed(end) for end in ends if end is not None]
+            fitting += self._combined(_firsts(start, rest), kind)
+        if fitting:
+            fitting.append(self._saving(min(fitting, key=self._cost)))
         return self._confirmed(kind, fitting)
+
+    def _combined(self, firsts: Sequence[Trial], kind: WayKind) -> list[Trial]:
+        """Return changes on top of the first ones that fit, of the smallest kinds that do."""
+        smaller = [each for each in WayKind if each < kind]
+        for kinds in (smaller[:1], [*smaller, kind]) if smaller else ([kind],):
+            ends = (self._deepened(first, kinds) for first in firsts)
+            if fitting := [self._relaxed(end) for end in ends if end is not None]:
+                return fitting
+        return []
 
     def _cost(self, trial: Trial) -> float:
         """Return the fraction of the step that a trial takes more, and that its changes count."""
@@ -198,6 +210,26 @@ class _FitSearch:
             trial = min((trial, self._weakest(last)), key=_step_s)
         return trial
 
+    def _saving(self, trial: Trial) -> Trial:
+        """Return a trial that saves again what it has room for, the most time for its bytes first.
+
+        For one that saves as much as the plan did, return it.
+        """
+        if not any(made.move.name in REMAT_MOVES for made in trial.made):
+            return trial
+        plan, best, kept = trial.result.plan, trial, list[str]()
+        singles = []
+        for name in names_back(self.base, trial.result)[:MOST_NAMES]:
+            found = self._trial((*trial.made, Made(saving(plan, (name,)), 0)))
+            if found is not None and _step_s(found) < _step_s(trial):
+                gain = _step_s(trial) - _step_s(found)
+                singles.append((gain / max(found.need - trial.need, 1.0), name))
+        for _, name in sorted(singles, reverse=True):
+            found = self._trial((*trial.made, Made(saving(plan, (*kept, name)), 0)))
+            if found is not None and found.fits and _step_s(found) < _step_s(best):
+                best, kept = found, [*kept, name]
+        return best
+
     def _trial(self, made: tuple[Made, ...]) -> Trial | None:
         """Simulate changes on one placement. Return None if they are refused, or time is up."""
         keys = _keys(made)
@@ -249,8 +281,7 @@ class _FitSearch:
             result, keys = self._placed(keys, trial)
             if result is not None and Trial(trial.made, result).fits:
                 settings = tuple(setting(key, value) for key, value in keys.items())
-                what = tuple(made.option.what for made in trial.made)
-                return self._way(kind, what, settings, result)
+                return self._way(kind, trial.made, settings, result)
         return None
 
     def _placed(
@@ -259,18 +290,28 @@ class _FitSearch:
         """Return the result of changed keys on its own placement, and the keys that say so."""
         base, given = self.base, self.base.placement_given
         if "mesh" not in keys and given:
-            return trial.result, keys
-        result = self._simulated(base.plan.replace(**keys), base.pod)
-        if result is not None and base.plan.placement is not None:
-            keys = keys | {"placement": result.placement.written}
+            result: PlanResult | None = trial.result
+        else:
+            result = self._simulated(base.plan.replace(**keys), base.pod)
+        if result is not None and given:
+            if "mesh" in keys or base.plan.placement is None:
+                keys = keys | {"placement": result.placement.written}
+            result = replace(result, plan=base.plan.replace(**keys))
         return result, keys
 
     def _way(
-        self, kind: WayKind, what: tuple[str, ...], settings: tuple[str, ...], result: PlanResult
+        self,
+        kind: WayKind,
+        made: Iterable[Made],
+        settings: tuple[str, ...],
+        result: PlanResult,
+        *first: str,
     ) -> WayToFit:
+        """Return the way of changes that were made, after the first that are given in words."""
+        kinds = {kind, *(each.move.kind for each in made)}
         return WayToFit(
-            kind=kind,
-            what=what,
+            kinds=tuple(sorted(kinds)),
+            what=(*first, *(each.option.what for each in made)),
             settings=settings,
             plan=result.plan,
             pod=result.pod,
@@ -302,14 +343,10 @@ class _FitSearch:
         pod, keys = result.pod, _keys(made) | {"mesh": dict(result.plan.mesh)}
         if self.base.plan.placement is not None:
             keys["placement"] = result.placement.written
-        place = _slice_setting(pod)
-        what = (f"{pod.chips} chips with {axis}={result.plan.mesh[axis]}",)
-        return self._way(
-            WayKind.CHIPS,
-            (*what, *(each.option.what for each in made)),
-            (place, *(setting(key, value) for key, value in keys.items())),
-            result,
-        )
+            result = replace(result, plan=result.plan.replace(placement=keys["placement"]))
+        what = f"{pod.chips} chips with {axis}={result.plan.mesh[axis]}"
+        settings = (_slice_setting(pod), *(setting(key, value) for key, value in keys.items()))
+        return self._way(WayKind.CHIPS, made, settings, result, what)
 
     def _why(self) -> str:
         lean = self.leanest
@@ -331,7 +368,7 @@ def _slice_setting(pod: Slice) -> str:
 
 
 def _firsts(start: Trial, freeing: Iterable[Trial]) -> list[Trial]:
-    """Return what frees most for its time, and what frees most."""
+    """Return what frees most for its time, what frees most, and the fastest that frees much."""
     trials = [*freeing]
     if not trials:
         return []
@@ -340,8 +377,10 @@ def _firsts(start: Trial, freeing: Iterable[Trial]) -> list[Trial]:
         more = max(trial.result.step_time_s / start.result.step_time_s - 1, 0.0)
         return (start.need - trial.need) / (more + LITTLE_TIME)
 
-    found = (max(trials, key=worth), min(trials, key=lambda each: each.need))
-    return [found[0]] if found[0] is found[1] else [*found]
+    most = start.need - min(each.need for each in trials)
+    much = [each for each in trials if start.need - each.need > most / 2]
+    found = max(trials, key=worth), min(trials, key=lambda each: each.need), min(much, key=_step_s)
+    return [each for at, each in enumerate(found) if all(each is not one for one in found[:at])]
 
 
 def _keys(made: Iterable[Made]) -> dict[str, Any]:
