@@ -10,7 +10,7 @@ from tpusim.base.phase import Phase
 from tpusim.compiler_check.core_times import TimedOperation
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames
 from tpusim.graph import Convolution, Einsum
-from tpusim.program import Collective, Compute, Single, walk_ops
+from tpusim.program import Collective, Compute, Single, walk_allocs, walk_ops
 from tpusim.results import COMPUTE_LABELS, PlanResult, Result
 
 WORK, ATTENTION = "matmul and vector work", "attention kernels"
@@ -141,10 +141,10 @@ class ComparedSide:
         array after the instruction that writes it, with the number of its result.
         """
         program = self.result.program
-        ops = [op for op, _ in walk_ops(program.body, program.segments)]
         if isinstance(self.result, PlanResult):
-            return {alloc.tensor: op for op in ops for alloc in op.allocs}
-        return {op.name: op for op in ops}
+            taken = walk_allocs(program.body, program.segments)
+            return {alloc.tensor: op for op, allocs in taken for alloc in allocs}
+        return {op.name: op for op, _ in walk_ops(program.body, program.segments)}
 
 
 def compared_times(plan: ComparedSide, program: ComparedSide) -> tuple[ComparedPart, ...]:
