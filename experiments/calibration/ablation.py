@@ -40,7 +40,7 @@ NEUTRAL = {
 }
 """Neutral values of constants of estimates, and what they mean; 0 for those that are not here."""
 
-WHOLE_LOSS = {"vocab_blocks": 1, "loss_labels": "mask", "loss_dtype": ""}
+WHOLE_LOSS = {"vocab_blocks": 1, "loss_labels": "mask", "logits_dtype": ""}
 """The loss of a plan that says nothing of it."""
 
 

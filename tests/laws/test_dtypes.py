@@ -196,7 +196,7 @@ def test_an_addition_reads_both_and_writes_the_sum() -> None:
 def test_logits_of_half_the_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made by one matmul, read by the loss, its gradient by two; f32 ones are converted there."""
     monkeypatch.setattr(fuse_collectives, "fusion_pays", lambda *_: False)
-    wide, narrow, weights = both(seed, "loss_dtype", lowering="xla")
+    wide, narrow, weights = both(seed, "logits_dtype", lowering="xla")
     own = ("logits", "loss")
     assert works(wide, *own) == works(narrow, *own)
     for name, work in works(narrow).items():
@@ -268,7 +268,7 @@ def test_what_is_written_out_changes_nothing(changes: dict[str, Any]) -> None:
     written = plan.replace(
         gather_dtype=plan.dtypes.compute, reduce_dtype=plan.dtypes.compute,
         accumulator_dtype=plan.dtypes.grad,
-        second_moment_dtype=plan.dtypes.moment, loss_dtype=plan.dtypes.compute,
+        second_moment_dtype=plan.dtypes.moment, logits_dtype=plan.dtypes.compute,
     )  # fmt: skip
     assert any_program_of(small(), plan, POD) == any_program_of(small(), written, POD)
 
@@ -301,7 +301,7 @@ PRECISE: list[tuple[dict[str, str], dict[str, str]]] = [
     ({"reduce_dtype": "bf16"}, {"reduce_dtype": "f32"}),
     ({"second_moment_dtype": "bf16"}, {"second_moment_dtype": "f32"}),
     ({"accumulator_dtype": "bf16"}, {"accumulator_dtype": "f32"}),
-    ({"loss_dtype": "bf16"}, {"loss_dtype": "f32"}),
+    ({"logits_dtype": "bf16"}, {"logits_dtype": "f32"}),
     ({"grad_dtype": "bf16"}, {"grad_dtype": "f32"}),
     ({"moment_dtype": "bf16"}, {"moment_dtype": "f32"}),
 ]
@@ -336,7 +336,7 @@ def test_mixed_precision_obeys_the_laws_of_all_plans(seed: int) -> None:
         plan.replace(
             matmul_dtype="int8" if quantised else "", gather_dtype=rng.choice(gathers),
             reduce_dtype=rng.choice(both), accumulator_dtype=rng.choice(both),
-            second_moment_dtype=rng.choice(both), loss_dtype=rng.choice(both),
+            second_moment_dtype=rng.choice(both), logits_dtype=rng.choice(both),
             offload_optimizer=rng.random() < 0.2,
         ),
         pod,
@@ -412,7 +412,7 @@ def test_a_chip_without_int8_gathers_none() -> None:
         ),
         ({**INT8, "gather_dtype": "int8"}, ", bf16 with int8 matmuls (gathers int8), "),
         (
-            {"grad_dtype": "f32", "accumulator_dtype": "bf16", "loss_dtype": "f32"},
+            {"grad_dtype": "f32", "accumulator_dtype": "bf16", "logits_dtype": "f32"},
             ", bf16 (gradients f32, accumulators bf16, logits f32), ",
         ),
     ],

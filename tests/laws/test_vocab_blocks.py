@@ -45,13 +45,15 @@ def test_weights_and_their_state_are_as_many(mesh: dict[str, int]) -> None:
 
 def test_logits_of_one_block_are_in_memory() -> None:
     """Two arrays of f32 at a time, the logits and their gradient."""
-    whole, cut = (result(vocab_blocks=blocks, loss_dtype="f32") for blocks in (1, 8))
+    whole, cut = (result(vocab_blocks=blocks, logits_dtype="f32") for blocks in (1, 8))
     assert whole.hbm_peak_bytes - cut.hbm_peak_bytes > TOKENS / 16 * 64000 * 4
 
 
 def test_labels_by_index_are_scattered_in_each_block() -> None:
     """One element for each token; the gradient is copied to one dimension and back."""
-    plan = Plan(mesh={"fsdp": 16}, seq_len=2048, global_batch=16, loss_dtype="f32", vocab_blocks=8)
+    plan = Plan(
+        mesh={"fsdp": 16}, seq_len=2048, global_batch=16, logits_dtype="f32", vocab_blocks=8
+    )
     mask, index = (
         next(
             op.work
@@ -63,12 +65,12 @@ def test_labels_by_index_are_scattered_in_each_block() -> None:
     assert isinstance(mask, VectorWork)
     assert isinstance(index, VectorWork)
     assert (mask.scattered, index.scattered) == (0, TOKENS / 16)
-    logits = TOKENS / 16 * 8000 * 4
+    logits = TOKENS / 16 * 8000 * 2
     assert index.read_bytes - mask.read_bytes == index.write_bytes - mask.write_bytes == 2 * logits
 
 
 def test_scattered_elements_follow_one_another() -> None:
-    keys: dict[str, Any] = {"loss_labels": "index", "vocab_blocks": 8, "loss_dtype": "f32"}
+    keys: dict[str, Any] = {"loss_labels": "index", "vocab_blocks": 8, "logits_dtype": "f32"}
     plan = Plan(mesh={"fsdp": 16}, seq_len=2048, global_batch=16, **keys)
     chip = load_chip("v5p")
     slow, fast = (
@@ -91,7 +93,7 @@ def test_scattered_elements_follow_one_another() -> None:
         ({"vocab_blocks": 0},
          "plan.vocab_blocks is 0; it must be a whole number of at least 1"),
         ({"loss_labels": "gather"},
-         "plan.loss_labels is 'gather': valid are index, mask"),
+         "plan.loss_labels is 'gather': valid are index, mask, take"),
     ],
 )  # fmt: skip
 def test_blocks_that_cannot_be(keys: dict[str, Any], sentence: str) -> None:

@@ -86,23 +86,27 @@ def expression(op: Op, context: StepContext) -> str:
 def _(op: Einsum, context: StepContext) -> str:
     if op.ragged:
         return grouped_matmul(op, read(op.lhs, context), read(op.rhs, context), context)
-    product = _product(op, context)
     dtype = context.dtype(op.output)
+    if dtype != "COMPUTE" and "vocab" in map(plain_dim, op.output.dims):
+        return _product(op, context, (f"preferred_element_type={dtype}",))
+    product = _product(op, context)
     return product if dtype == "COMPUTE" else f"{product}.astype({dtype})"
 
 
-def _product(op: Einsum, context: StepContext) -> str:
+def _product(op: Einsum, context: StepContext, options: tuple[str, ...] = ()) -> str:
     weight = next((tensor for tensor in op.inputs if tensor.role is TensorRole.PARAM), None)
     narrow = context.plan.dtypes.quantised and may_be_quantised(op)
     if weight is not None and (context.moves_weights_apart or narrow):
         if op.rhs is not weight:
             op = replace(op, lhs=op.rhs, rhs=op.lhs)
-        return _product_of_weight(op, context, narrow)
+        return _product_of_weight(op, context, narrow, options)
     factors = (_factor(tensor, context) for tensor in (op.lhs, op.rhs))
-    return call("jnp.einsum", quoted(formula(op, context)), *factors)
+    return call("jnp.einsum", quoted(formula(op, context)), *factors, *options)
 
 
-def _product_of_weight(op: Einsum, context: StepContext, narrow: bool) -> str:
+def _product_of_weight(
+    op: Einsum, context: StepContext, narrow: bool, options: tuple[str, ...]
+) -> str:
     """Return the call that multiplies by a weight, the right operand, in dtypes of its own.
 
     narrow: one of its matmuls is in a narrow dtype.
@@ -121,7 +125,7 @@ def _product_of_weight(op: Einsum, context: StepContext, narrow: bool) -> str:
         return call("quantised_einsum", *factors, *axes)
     if context.gathers_apart:
         factors.append(spec(tuple(split.get(dim, ()) for dim in op.rhs.dims)))
-    return call("weight_einsum", *factors)
+    return call("weight_einsum", *factors, *options)
 
 
 def _factor(tensor: Tensor, context: StepContext) -> str:
@@ -198,6 +202,15 @@ def _(op: Attention, context: StepContext) -> str:
     saved = op.output.short
     options += [f"saved_as={quoted(saved)}"] if saved in context.named else []
     return call("flash_attention", *given, spec(query), spec(key), *options)
+
+
+def names_residual(op: Op) -> bool:
+    """Return True if an operation names what a policy saves of it, so that its result needs none.
+
+    The kernel of fused attention does: a second name, of the result in the layout of activations,
+    would be a second stack of the same values.
+    """
+    return isinstance(op, Attention)
 
 
 def _kernel_options(kernel: AttentionKernel) -> list[str]:
@@ -300,9 +313,8 @@ def _positioned(op: Pointwise, of: Function, context: StepContext, given: list[s
 
 
 def _cross_entropy(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
-    name = "cross_entropy_by_index" if op.picks else "cross_entropy"
     caps = [f"{key}={value}" for key, value in of.constants]
-    return call(name, given[0], target_name(op.inputs[1]), *caps)
+    return call(of.name, given[0], target_name(op.inputs[1]), *caps)
 
 
 def _slot_masks(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
@@ -325,6 +337,8 @@ _SPECIAL: dict[str, Callable[[Pointwise, Function, StepContext, list[str]], str]
     "rotary": _positioned,
     "norm_and_rotary": _positioned,
     "cross_entropy": _cross_entropy,
+    "cross_entropy_by_index": _cross_entropy,
+    "cross_entropy_by_take": _cross_entropy,
     "slot_masks": _slot_masks,
 }
 """Functions whose expression is more than a call with the operands."""

@@ -1,5 +1,6 @@
 """Element-wise groups, which run in one pass over their tensors."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
@@ -31,7 +32,8 @@ class Pointwise:
         as it reads it.
     inlined: whatever reads its result computes it, as no checkpoint keeps the compiler from it.
     picks: dimension along which it reads one element by its index, rather than all of them with a
-        mask; the gradient is then a scatter, element by element. Empty for none.
+        mask. Empty for none.
+    scatters_back: the gradient of what it picks is a scatter, element by element; else a mask.
     function: what it computes; None where only its cost is known, and for transposes.
     """
 
@@ -53,6 +55,7 @@ class Pointwise:
     generated: bool = False
     inlined: bool = False
     picks: str = ""
+    scatters_back: bool = False
     function: Function | None = None
     gradient_flops: float | None = None
     phase: Phase = Phase.FORWARD
@@ -124,6 +127,14 @@ class Pointwise:
         """True if it copies each operand, rearranged, and combines none of them."""
         return self.alone and [t.dims for t in self.inputs] == [t.dims for t in self.outputs]
 
+    def making(self, names: Collection[str]) -> "Pointwise":
+        """Return the group with what those of its results need: of copies, their operands alone."""
+        if not self.copies:
+            return self
+        pairs = zip(self.inputs, self.outputs, strict=True)
+        inputs, outputs = zip(*(pair for pair in pairs if pair[1].name in names), strict=True)
+        return replace(self, inputs=inputs, outputs=outputs)
+
     @property
     def writes_residuals(self) -> bool:
         """True if it writes residuals, which its backward pass reads in place of operands."""
@@ -167,7 +178,7 @@ class Pointwise:
                 on_device=self.on_device,
                 group=self.group,
                 residuals=self.residuals if self.writes_residuals else (),
-                picks=self.picks,
+                picks=self.picks if self.scatters_back else "",
                 phase=Phase.BACKWARD,
             ),
         )

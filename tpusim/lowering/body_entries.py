@@ -1,11 +1,11 @@
 """Entries of a body: the nodes of a partitioned graph once their modes are chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tpusim.base.phase import Phase
-from tpusim.partition import CollectiveNode, ComputeNode, LoopNode
+from tpusim.partition import CollectiveNode, ComputeNode, LoopNode, Node
 from tpusim.program import CollectiveKind, Mode, TransferKind
 
 
@@ -51,11 +51,15 @@ class CollectiveMatmul:
     """A matmul and a collective as one loop over chunks.
 
     mode: of its permutes: a ring beside the matmuls, or synchronous.
+    waits: it runs once the layers are done, where they are not scanned.
+    ahead: its result is allocated before the first of these layers.
     """
 
     compute: ComputeNode
     collective: CollectiveNode
     mode: Mode = Mode.RING
+    waits: bool = False
+    ahead: bool = False
 
     @property
     def name(self) -> str:
@@ -155,12 +159,34 @@ Entry: TypeAlias = (
     ComputeNode | PlannedCollective | CollectiveMatmul | RingAttention | LoopNode | HostCopy
 )
 
+Step = TypeVar("Step", Node, Entry)
+
 
 def on_core(entry: Entry) -> bool:
     """Return True for one operation that occupies the core: its times are in program order."""
     return isinstance(entry, ComputeNode) or (
         isinstance(entry, PlannedCollective) and entry.mode is Mode.SYNC
     )
+
+
+def waiting_apart(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return the entries of an iteration, and those that wait until its loop is done, if any."""
+    rings = {i for i, e in enumerate(entries) if isinstance(e, CollectiveMatmul) and e.waits}
+    return [part for part in with_readers(entries, rings) if part]
+
+
+def with_readers(steps: Sequence[Step], chosen: Collection[int]) -> tuple[list[Step], list[Step]]:
+    """Return the steps that stay, and those at the `chosen` places with all their readers."""
+    kept: list[Step] = []
+    moved: list[Step] = []
+    made: set[str] = set()
+    for place, step in enumerate(steps):
+        if place in chosen or not made.isdisjoint(step.reads):
+            moved.append(step)
+            made.update(step.writes)
+        else:
+            kept.append(step)
+    return kept, moved
 
 
 def pipelined_results(entries: Sequence[Entry]) -> dict[str, str]:

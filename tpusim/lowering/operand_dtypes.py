@@ -44,11 +44,12 @@ def check_dtypes(dtypes: Numerics, chip: Chip) -> None:
                 f"write {' or '.join(name for name in taken if name in chip.flops)}"
             )
     _check_gathers(dtypes)
-    if dtypes.of("loss") != dtypes.compute == "f32":
-        raise PlanError(
-            "plan.loss_dtype is 'bf16', but plan.dtype is 'f32': logits are no less precise than "
-            "the activations that they are made of; leave it out"
-        )
+    for key in ("logits", "loss"):
+        if dtypes.of(key) != dtypes.compute == "f32":
+            raise PlanError(
+                f"plan.{key}_dtype is 'bf16', but plan.dtype is 'f32': logits are no less precise "
+                "than the activations that they are made of; leave it out"
+            )
 
 
 def _check_gathers(dtypes: Numerics) -> None:

@@ -104,7 +104,7 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
     if config.size("gradient_accumulation_steps") > 1:
         found["accumulator_dtype"] = weights
     if config.flag("logits_dot_in_fp32"):
-        found["loss_dtype"] = "f32"
+        found["logits_dtype"] = "f32"
     return found
 
 

@@ -69,6 +69,7 @@ class PlanKeys(TypedDict, total=False):
     reduce_dtype: Annotated[OptionalDtype, "dtypes.reduce"]
     accumulator_dtype: Annotated[OptionalDtype, "dtypes.accumulator"]
     second_moment_dtype: Annotated[OptionalDtype, "dtypes.second_moment"]
+    logits_dtype: Annotated[OptionalDtype, "dtypes.logits"]
     loss_dtype: Annotated[OptionalDtype, "dtypes.loss"]
     vocab_tiles: int
     vocab_blocks: int

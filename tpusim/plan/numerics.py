@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from tpusim.base.value_checks import check_words
-from tpusim.graph import COMPUTE
 
 NarrowDtype: TypeAlias = Literal["int8", "fp8"]
 WideDtype: TypeAlias = Literal["bf16", "f32"]
@@ -22,7 +21,8 @@ _FOLLOWS = {
     "reduce": "compute",
     "accumulator": "grad",
     "second_moment": "moment",
-    "loss": "compute",
+    "logits": "compute",
+    "loss": "logits",
     "matmul": "compute",
     "matmul_dx": "matmul",
     "matmul_dw": "matmul",
@@ -37,7 +37,8 @@ _DTYPE_LABELS = {
     "accumulator": "accumulators",
     "moment": "moments",
     "second_moment": "second moments",
-    "loss": "logits",
+    "logits": "logits",
+    "loss": "loss",
 }
 """The label of each dtype that a plan's text lists where it is not the default."""
 
@@ -58,7 +59,10 @@ class Numerics:
     reduce: in which weight gradients leave their matmul and are reduced; empty for `compute`.
     accumulator: in which the gradients of microbatches are added up; empty for `grad`. MaxText's
         accumulators have the dtype of the weights.
-    loss: in which logits and their gradient are written to HBM; empty for `compute`.
+    logits: in which the head's matmul writes the logits (`preferred_element_type` in JAX,
+        MaxText's `logits_dot_in_fp32`); empty for `compute`, which their gradient always has.
+    loss: to which the loss casts the logits; empty for `logits`. XLA fuses the cast with what reads
+        them, so that it changes nothing in HBM.
     matmul: in which the layers' matmuls with weights multiply (`bf16`, `int8` or `fp8`); empty for
         `compute`. Operands narrower than `compute` are quantised before each matmul.
     matmul_dx: the same for the backward matmuls of input gradients; empty for `matmul`.
@@ -76,6 +80,7 @@ class Numerics:
     gather: GatherDtype = ""
     reduce: OptionalDtype = ""
     accumulator: OptionalDtype = ""
+    logits: OptionalDtype = ""
     loss: OptionalDtype = ""
     matmul: MatmulDtype = ""
     matmul_dx: MatmulDtype = ""
@@ -107,12 +112,6 @@ class Numerics:
     def gathers_quantised(self) -> bool:
         """True if weights of quantised matmuls are quantised before they are gathered."""
         return self.of("gather") not in (self.compute, self.param)
-
-    @property
-    def logits(self) -> str:
-        """The dtype of logits as the graph takes it."""
-        dtype = self.of("loss")
-        return COMPUTE if dtype == self.compute else dtype
 
     def __str__(self) -> str:
         forward, dx, dw = self.matmuls.values()

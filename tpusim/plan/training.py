@@ -18,7 +18,7 @@ GradientReduction: TypeAlias = Literal["per-microbatch", "per-step"]
 GRADIENT_REDUCTIONS: tuple[GradientReduction, ...] = get_args(GradientReduction)
 """When the gradients of weights are summed over devices."""
 
-LossLabels: TypeAlias = Literal["mask", "index"]
+LossLabels: TypeAlias = Literal["mask", "index", "take"]
 LABELS: tuple[LossLabels, ...] = get_args(LossLabels)
 """How the loss finds the logits of the labels."""
 
@@ -40,9 +40,10 @@ class Training:
         that the logits of one part are in HBM; they are computed again in the backward pass.
     vocab_blocks: blocks of the vocabulary for which the loss is computed one after the other, with
         a running sum of exponentials; logits are computed again in the backward pass.
-    loss_labels: how the loss finds the logits of the labels: by a `mask` (one_hot, or
-        take_along_axis, which XLA turns into one), or by `index` (`logits[rows, labels]`), whose
-        gradient is a scatter into that of the logits.
+    loss_labels: how the loss finds the logits of the labels: by a `mask` (one_hot); by `take`
+        (`take_along_axis`, as in optax), which gathers them from logits in f32, and whose gradient
+        is a mask; or by `index` (`logits[rows, labels]`), which gathers them too, and whose
+        gradient is a scatter in f32.
     input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
         step runs, so no step is shorter.
     loop: `asynchronous` if the host starts a step while the one before runs; `synchronous` if it
@@ -99,7 +100,7 @@ class Training:
         if self.vocab_blocks > 1:
             yield f"loss over {self.vocab_blocks} blocks of the vocabulary"
         if self.loss_labels != LABELS[0]:
-            yield "labels by index"
+            yield f"labels by {self.loss_labels}"
 
     def trained_phrases(self) -> Iterator[str]:
         """Yield the phrases of a plan's text about the weights that are trained, if not all."""

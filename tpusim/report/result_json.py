@@ -26,9 +26,11 @@ def document(
     `fit` is `fits`, `borderline` or `does not fit`; `reason` is null unless `fits` is false.
     `ideal_step_time_s` is the step time under the lowering `ideal`, `maxtext_step_time_s` that of
     the same plan as a program of MaxText (null if they were not simulated).
+    `to_fit` has the changes with which a plan that does not fit does, null for others.
     The ranges are two numbers, the smaller first, or null; `like_measured` is false where nothing
     like the run was measured.
     """
+    ways = result.ways_to_fit()
     common: dict[str, Any] = {
         "step_time_s": result.step_time_s,
         "mfu": result.mfu,
@@ -40,6 +42,7 @@ def document(
         "tokens_per_s": None,
         "reason": None if result.fits else verdict_reason(result),
         "fit": str(result.fit),
+        "to_fit": None if ways is None else ways.facts(),
         "exposed_s": result.exposed_s,
         "step_time_range_s": _pair(result.step_time_range_s),
         "mfu_range": _pair(result.mfu_range),

@@ -44,3 +44,6 @@ from tpusim.results.summary import verdict_reason as verdict_reason
 from tpusim.results.totals import StepContents as StepContents
 from tpusim.results.totals import collective_axes as collective_axes
 from tpusim.results.totals import step_contents as step_contents
+from tpusim.results.ways_to_fit import WayKind as WayKind
+from tpusim.results.ways_to_fit import WaysToFit as WaysToFit
+from tpusim.results.ways_to_fit import WayToFit as WayToFit

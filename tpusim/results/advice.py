@@ -15,6 +15,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO, Limit
+from tpusim.results.ways_to_fit import WaysToFit
 
 CHANGES_SHOWN = 10
 """Changes of each kind that are printed, unless another number is asked for."""
@@ -123,6 +124,7 @@ class Advice(ShortRepr):
     refused: changes that cannot be simulated, each with the reason.
     notes: what was not tried, and why.
     top: changes of each kind that are printed.
+    to_fit: what would make the run fit, if it does not.
     """
 
     title: str
@@ -132,6 +134,7 @@ class Advice(ShortRepr):
     refused: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     top: int = CHANGES_SHOWN
+    to_fit: WaysToFit | None = None
 
     def of(self, kind: ChangeKind) -> tuple[Change, ...]:
         """Return the changes of a kind."""
@@ -147,6 +150,8 @@ class Advice(ShortRepr):
     def _lines(self) -> Iterator[str]:
         step = format_seconds(self.step_time_s)
         yield from unbroken(f"{self.title}, step {step}", "advice      ", MARGIN)
+        if self.to_fit is not None:
+            yield from self.to_fit.lines()
         yield ""
         yield from limit_table(self.limits)
         for kind, head in HEADS.items():
@@ -166,6 +171,7 @@ class Advice(ShortRepr):
         return {
             "title": self.title,
             "step_time_s": self.step_time_s,
+            "to_fit": None if self.to_fit is None else self.to_fit.facts(),
             "limits": [
                 {
                     "resource": limit.resource,

@@ -27,6 +27,7 @@ from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO as PICO
 from tpusim.results.step_warning import StepWarning
 from tpusim.results.totals import StepContents, to_host_bytes
+from tpusim.results.ways_to_fit import WaysToFit
 
 Each = TypeVar("Each")
 
@@ -55,6 +56,7 @@ class Result(ABC):
     lane: the stage, or the class of devices, with the highest peak, whose memory this is.
     adviser: simulates changes of the run, for `advice`.
     adviser_command: what to write for it on the command line.
+    fitter: simulates changes with which the run fits, for `ways_to_fit`.
     """
 
     adviser_command: ClassVar[str]
@@ -71,6 +73,7 @@ class Result(ABC):
     timeline: Timeline
     lane: int = 0
     adviser: Callable[[Any], Advice] | None = field(default=None, repr=False, compare=False)
+    fitter: Callable[[Any], WaysToFit] | None = field(default=None, repr=False, compare=False)
 
     if not TYPE_CHECKING:
 
@@ -217,6 +220,16 @@ class Result(ABC):
                 "it can be; ask the result of ts.simulate(...) for its advice"
             )
         return self.adviser(self)
+
+    def ways_to_fit(self) -> WaysToFit | None:
+        """Return the smallest changes with which a plan that does not fit does, each simulated.
+
+        None for what fits, and for a result that does not know how it was simulated. The first call
+        takes up to a few seconds.
+        """
+        if self.fit is Fit.FITS or self.fitter is None:
+            return None
+        return self.fitter(self)
 
     def defaults(self) -> tuple[tuple[str, str], ...]:
         """Return keys that have their defaults and decide, each with what it means, in words."""

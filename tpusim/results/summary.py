@@ -42,6 +42,8 @@ def summary(result: Result, ideal: Result | None = None, maxtext: Result | None 
 def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[str]:
     if r.fit is not Fit.FITS:
         yield from entry(r.fit.upper(), verdict_reason(r))
+    if (ways := r.ways_to_fit()) is not None:
+        yield from ways.lines()
     yield from wrapped(f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})")
     for what, text in r.about():
         yield from entry(what, text)

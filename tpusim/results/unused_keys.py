@@ -173,10 +173,11 @@ NEEDS = (
         NO_KERNEL,
     ),
     Need(
-        ("vocab_blocks", "loss_labels", "loss_dtype"),
+        ("vocab_blocks", "loss_labels", "logits_dtype"),
         KeyEffects.changes_graph,
         "the model has no loss over a vocabulary",
     ),
+    Need(("loss_dtype",), KeyEffects.changes_graph, "the compiler fuses the cast with the loss"),
     Need(("trainable",), KeyEffects.changes_graph, "it names all weights"),
     Need(
         ("remat", "scan_layers"),

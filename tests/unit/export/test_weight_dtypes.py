@@ -90,6 +90,12 @@ def test_a_quantised_step_trains_with_gradients_near_those_in_f32(
                                           'weight_einsum("bse,ev->bsv", final_norm, w["head"])']),
         (BF16 | {"gather_dtype": "f32"}, ['attn_norm, w["wq"], P(None, "tensor"))',
                                           'lookup(w["embedding"], ids, P("tensor"']),
+        (BF16 | {"logits_dtype": "f32"},
+         ['final_norm, w["head"].astype(COMPUTE), preferred_element_type=jnp.float32']),
+        (BF16 | {"loss_dtype": "f32"},
+         ['jnp.einsum("bse,ev->bsv", final_norm, w["head"].astype(COMPUTE))']),
+        (BF16 | {"logits_dtype": "f32", "reduce_dtype": "f32"},
+         ['weight_einsum(', 'final_norm, w["head"], preferred_element_type=jnp.float32)']),
         (INT8 | {"remat": "minimal"}, ['policies.save_only_these_names(', '"mlp_in_0"']),
     ],
 )  # fmt: skip

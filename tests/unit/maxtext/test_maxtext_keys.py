@@ -146,7 +146,7 @@ def test_dtypes_and_optimizer() -> None:
     given = run(opt_type="sgd", **of_maxtext, **others).plan
     dtypes = given.dtypes
     assert (dtypes.param, dtypes.moment, dtypes.second_moment) == ("bf16", "f32", "bf16")
-    assert (given.optimizer.name, dtypes.matmul, dtypes.loss) == ("sgd", "fp8", "f32")
+    assert (given.optimizer.name, dtypes.matmul, dtypes.logits) == ("sgd", "fp8", "f32")
     assert given.optimizer.offload
     assert run(dtype="float32").plan.dtypes.grad == "f32"
     assert {key: run(quantization=key).plan.dtypes.gather for key in ("", "int8", "fp8")} == {

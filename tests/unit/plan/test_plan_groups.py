@@ -27,7 +27,7 @@ OTHER: dict[str, Any] = {
     "style": "maxtext", "collective_matmul": False, "offload_optimizer": True,
     "weight_update_axes": ("data",),
     "gather_dtype": "int8", "reduce_dtype": "f32", "accumulator_dtype": "f32",
-    "second_moment_dtype": "bf16", "loss_dtype": "f32", "vocab_tiles": 2,
+    "second_moment_dtype": "bf16", "logits_dtype": "f32", "loss_dtype": "f32", "vocab_tiles": 2,
     "vocab_blocks": 4, "loss_labels": "index",
     "context_exchange": {"context": "ring"}, "context_balanced": False,
     "attention_block": (1024, 512), "attention_block_backward": (512, 2048),

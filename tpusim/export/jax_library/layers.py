@@ -104,6 +104,13 @@ def cross_entropy_by_index(logits: Array, targets: Array, cap: float = 0.0) -> A
     return jax.nn.logsumexp(wide, axis=-1) - wide[sequence, position, targets]
 
 
+def cross_entropy_by_take(logits: Array, targets: Array, cap: float = 0.0) -> Array:
+    """Return the loss of each token, whose logit is taken along the vocabulary, as in optax."""
+    wide = _soft_cap(logits, cap)
+    taken = jnp.take_along_axis(wide, targets[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(wide, axis=-1) - taken
+
+
 def top_k(logits: Array, choices: int) -> tuple[Array, Array]:
     """Return the weights of each token's experts, [batch, seq, choice], and their numbers."""
     weights, chosen = lax.top_k(jax.nn.softmax(logits), choices)

@@ -50,18 +50,28 @@ def lookup(table: Array, ids: Array, gathered: P | None = None) -> Array:
     return rows(table)
 
 
-def weight_einsum(formula: str, x: Array, w: Array, gathered: P | None = None) -> Array:
+def weight_einsum(
+    formula: str,
+    x: Array,
+    w: Array,
+    gathered: P | None = None,
+    preferred_element_type: Any = None,
+) -> Array:
     """Multiply x by a weight, whose gradient leaves its matmul as REDUCED.
 
     gathered: sharding to which the weight is gathered in a dtype of its own.
+    preferred_element_type: dtype of the product; that of x if it is not given.
     """
+    wide = preferred_element_type
     left, right, made = formula.replace("->", ",").split(",")
 
     def forward(x: Array, w: Array) -> Array:
-        return jnp.einsum(formula, x, in_compute_dtype(w, gathered))
+        used = in_compute_dtype(w, gathered)
+        return jnp.einsum(formula, x, used, preferred_element_type=wide)
 
     def backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
         x, w = saved
+        grad = grad.astype(x.dtype)
         dx = jnp.einsum(f"{made},{right}->{left}", grad, in_compute_dtype(w, gathered))
         dw = jnp.einsum(f"{left},{made}->{right}", x, grad, preferred_element_type=REDUCED)
         return dx, dw.astype(w.dtype)

@@ -26,6 +26,9 @@ CAP_FLOPS, CAP_GRADIENT_FLOPS = 10.0, 13.0
 its gradient, which computes the tangent t again and multiplies by 1 - t^2; see
 `mlp.ACTIVATION_FLOPS`."""
 
+MASK, INDEX, TAKE = "mask", "index", "take"
+"""How a loss finds the logits of the labels, see `LossForm`."""
+
 VOCAB_BLOCKS = "vocab_blocks"
 """The name of the scan over blocks of the vocabulary."""
 
@@ -36,20 +39,27 @@ class LossForm:
 
     blocks: blocks of the vocabulary, which divide it. Logits of one block at a time are in memory,
         with a running sum of exponentials; the backward pass computes them again.
-    indexed: the logits of the labels are read by index, not with a mask.
+    labels: how it finds the logits of the labels: by a `mask`, or from logits in f32 by `index` or
+        `take`. The gradient of `index` is a scatter, that of the others a mask.
     cap: the logits are `cap tanh(logits / cap)`; 0 for none.
     """
 
     blocks: int = 1
-    indexed: bool = False
+    labels: str = MASK
     cap: float = 0.0
 
     def __post_init__(self) -> None:
         check_types(self, "LossForm.")
-        check_values(self, {}, "LossForm.")
+        check_values(self, {"labels": (MASK, INDEX, TAKE)}, "LossForm.")
 
 
 WHOLE_LOSS = LossForm()
+
+_FUNCTIONS = {
+    MASK: "cross_entropy",
+    INDEX: "cross_entropy_by_index",
+    TAKE: "cross_entropy_by_take",
+}
 
 
 @checked_piece
@@ -134,9 +144,9 @@ def _cross_entropy(
     vocab = head.vocab
     dims = (*x.dims[:-1], vocab)
     weight = head.table or w.weight("head", x.dims[-1], vocab)
-    logits = w.einsum("logits", x, weight, w.tensor("logits", dims, dtype))
+    logits = w.einsum("logits", x, weight, w.tensor("logits", dims, dtype, narrow=COMPUTE))
     if head.bias:
-        made = w.tensor("logits_biased", dims, dtype)
+        made = w.tensor("logits_biased", dims, dtype, narrow=COMPUTE)
         logits = w.add("logits_biased", logits, w.weight("logits_bias", vocab), out=made)
     if form.blocks == 1:
         w.output("logits", logits)
@@ -147,8 +157,9 @@ def _cross_entropy(
         SOFTMAX_FLOPS + (CAP_FLOPS if form.cap else 0.0),
         gradient_flops=2 * SOFTMAX_FLOPS + (CAP_GRADIENT_FLOPS if form.cap else 0.0),
         over=(vocab,),
-        picks=w.dim(vocab) if form.indexed else "",
-        function=function("cross_entropy", **({"cap": form.cap} if form.cap else {})),
+        picks="" if form.labels == MASK else w.dim(vocab),
+        scatters_back=form.labels == INDEX,
+        function=function(_FUNCTIONS[form.labels], **({"cap": form.cap} if form.cap else {})),
     )
 
 
