@@ -2,11 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.phase import Phase
 from tpusim.partition import CollectiveNode, ComputeNode, LoopNode, Node
 from tpusim.program import CollectiveKind, Mode, TransferKind
+
+UNROLLED_RING = 4
+"""The most devices of a ring that is written out, and not a loop over chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,7 @@ class PlannedCollective:
     """A collective as it will run: one logical collective, or several merged into one.
 
     after: names of collectives that must be done before it starts, besides those of its operands.
+    ahead: it runs before the first of the layers, where they are not scanned.
     pipelined: software-pipelined. Nothing in its iteration of the loop depends on it: the producer
         of its operand waits for it one iteration later, and so does whatever reads its result.
     """
@@ -22,6 +26,7 @@ class PlannedCollective:
     mode: Mode
     algorithm: str = ""
     after: tuple[str, ...] = ()
+    ahead: bool = False
     pipelined: bool = False
 
     @property
@@ -169,10 +174,20 @@ def on_core(entry: Entry) -> bool:
     )
 
 
-def waiting_apart(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries of an iteration, and those that wait until its loop is done, if any."""
+class LayerParts(NamedTuple):
+    """The entries of a layer that is not scanned: before all layers, in its turn, and after all."""
+
+    before: Sequence[Entry]
+    in_turn: Sequence[Entry]
+    after: Sequence[Entry]
+
+
+def layer_parts(entries: Sequence[Entry]) -> LayerParts:
+    """Return the entries of a layer by when they run."""
     rings = {i for i, e in enumerate(entries) if isinstance(e, CollectiveMatmul) and e.waits}
-    return [part for part in with_readers(entries, rings) if part]
+    kept, after = with_readers(entries, rings)
+    first = [entry for entry in kept if isinstance(entry, PlannedCollective) and entry.ahead]
+    return LayerParts(first, [entry for entry in kept if entry not in first], after)
 
 
 def with_readers(steps: Sequence[Step], chosen: Collection[int]) -> tuple[list[Step], list[Step]]:

@@ -9,6 +9,7 @@ from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
     HostCopy,
+    LayerParts,
     PlannedCollective,
     on_core,
     pipelined_results,
@@ -87,7 +88,7 @@ class BufferLifetimes:
     ) -> list[list[BufferEvents]]:
         """Return the events of each entry: a buffer lives from its writer to its last reader.
 
-        The second pass of the body of `loop_node` is what waits until the loop is done.
+        The passes of the body of `loop_node` are those of `LayerParts` where it is not scanned.
 
         Buffers in `kept` outlive the body, and those in `outside` are allocated and freed around
         it; those in `given` are there before it, and end with their last reader. `loads` are copied
@@ -95,14 +96,16 @@ class BufferLifetimes:
         iteration late goes to its stack at once, and is read from there.
         """
         entries = [entry for one in passes for entry in one]
+        apart = loop_node is not None and loop_node.scan.unrolled
+        first = len(passes[0]) if apart else 0
         saved, read = self._left_apart(loop_node, entries)
-        self.ahead = _allocated_ahead(entries) if loop_node and loop_node.scan.unrolled else ()
+        self.ahead = _allocated_ahead(entries) if apart else ()
         read |= dict(zip(self.ahead, self.ahead, strict=True))
         waits = self._waiting_inputs(loop_node, passes)
         before = {**dict.fromkeys(given), **read, **{key: a.tensor for key, a in waits.items()}}
         body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved)
         if waits:
-            body.lives[0].allocs.extend(waits.values())
+            body.lives[first].allocs.extend(waits.values())
         for place, entry in enumerate(entries):
             body.load(place, entry)
             body.write(place, entry)
@@ -110,8 +113,8 @@ class BufferLifetimes:
                 self._stacks(entry, body.lives[place])
             if isinstance(entry, HostCopy):
                 body.leave(place, entry)
-        if body.lives:
-            body.lives[0].allocs.extend(body.saved.values())
+        if body.saved:
+            body.lives[first].allocs.extend(body.saved.values())
         self.names = body.names
         rest = iter(body.lives)
         return [[next(rest) for _ in one] for one in passes]
@@ -198,9 +201,9 @@ class BufferLifetimes:
         self, loop_node: LoopNode | None, passes: Sequence[Sequence[Entry]]
     ) -> dict[str, Alloc]:
         """Return the allocations of what an iteration leaves to the next and what waits reads."""
-        if loop_node is None or len(passes) == 1:
+        if loop_node is None or not loop_node.scan.unrolled:
             return {}
-        read = {key for entry in passes[1] for key in entry.reads}
+        read = {key for entry in LayerParts(*passes).after for key in entry.reads}
         carried = [key for key, _ in loop_node.carried if key in read]
         return {key: replace(self.alloc(key), tensor=f"{key} (waiting)") for key in carried}
 
@@ -258,7 +261,7 @@ class _BodyLifetimes:
         self.names: dict[str, str] = {}
         late = pipelined_results(entries)
         fused = fused_results(entries, self.kept)
-        self.inside = fused.in_readers(memory.size)
+        self.inside = fused.in_readers(memory.size, memory.sizes.group)
         self.added = fused.terms
         self.last = {
             key: place
@@ -409,13 +412,16 @@ def _element_by_element(entry: Entry) -> Sequence[str]:
     """Return the operands that a result can be written over.
 
     A matmul reads its first two throughout, its epilogue the others once. A softmax or a norm reads
-    its operands more than once. A synchronous all-reduce of one tensor runs in place (of those that
+    its operands more than once. Layers that are not scanned have no copy of what they begin with in
+    their carry. A synchronous all-reduce of one tensor runs in place (of those that
     sum results of matmuls, 104 of 165 are noted as in place by the compiler, libtpu 0.0.42.1).
     """
     if isinstance(entry, PlannedCollective):
         alone = len(entry.collectives) == 1 and entry.mode is Mode.SYNC
         summed = entry.collectives[0].kind is CollectiveKind.ALL_REDUCE
         return entry.reads if alone and summed else ()
+    if isinstance(entry, LoopNode):
+        return entry.reads[: len(entry.carried)] if entry.scan.unrolled else ()
     if not isinstance(entry, ComputeNode):
         return ()
     if isinstance(entry.op, Pointwise):

@@ -13,7 +13,7 @@ from tpusim.lowering.body_entries import (
     HostCopy,
     PlannedCollective,
     RingAttention,
-    waiting_apart,
+    layer_parts,
 )
 from tpusim.lowering.buffer_lifetimes import BufferEvents, BufferLifetimes
 from tpusim.lowering.collective_choice import REDUCTIONS
@@ -85,12 +85,13 @@ class GradientDeps:
 class LoweredBody(NamedTuple):
     """The body of a loop, its complete gradients, and its collectives that cross slices.
 
-    late: of each iteration, what waits until the loop is done.
+    before, after: of each iteration, what runs before the loop and after it.
     ahead: buffers that are allocated for all iterations before the first.
     """
 
+    before: tuple[Op, ...]
     ops: tuple[Op, ...]
-    late: tuple[Op, ...]
+    after: tuple[Op, ...]
     ahead: tuple[Alloc, ...]
     reduced: Mapping[str, str]
     crossing: tuple[str, ...]
@@ -163,8 +164,8 @@ class BodyLowerer:
         carried, gradients = (loop_node.carried, loop_node.gradients) if loop_node else ((), ())
         loads = [key for _, key in loop_node.copied] if loop_node else []
         passes = [self._entries(nodes, loop_node) for nodes in groups]
-        if loop_node and loop_node.scan.unrolled and loop_node.phase is Phase.BACKWARD:
-            passes = waiting_apart(passes[0])
+        if loop_node and loop_node.scan.unrolled:
+            passes = [list(part) for part in layer_parts(passes[0])]
         lives = self.memory.lives(passes, kept, loads, outside, given, loop_node)
         if loop_node is not None:
             self.ahead[loop_node.name] = tuple(map(self.memory.alloc, self.memory.ahead))
@@ -242,12 +243,16 @@ class BodyLowerer:
         made = self._trip(loop_node, outside)
         name, trips = loop_node.scan.name, loop_node.scan.trips
         loop = Loop(name=name, trips=trips, body=made.ops)
+        if loop_node.scan.unrolled:
+            parts = (
+                Loop(name=f"{name}/gathers", trips=trips, body=made.before),
+                loop,
+                Loop(name=f"{name}/gradients", trips=trips, body=made.after),
+            )
+            life = BufferEvents(allocs=[*made.ahead] * trips)
+            return _holding(tuple(part for part in parts if part.body), life)
         if loop_node.scan.phase is not Phase.BACKWARD:
             return (loop,)
-        if loop_node.scan.unrolled:
-            late = (Loop(name=f"{name}/gradients", trips=trips, body=made.late),)
-            loop = replace(loop, allocs=made.ahead * trips)
-            return (loop, *(late if made.late else ()))
         ops = fetched_ahead(loop)
         last = {name.removesuffix(LAST): name for name in names(ops) if name.endswith(LAST)}
         self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}
@@ -271,15 +276,17 @@ class BodyLowerer:
         buffers, device = self.decisions.buffers, self.decisions.chip.device
         crossing, reduced = len(self.crossing), set(self.reduced)
         around, self.on_chip = self.on_chip, kept_on_chip(loop_node, self.sizes, buffers, device)
-        body, *late = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
+        parts = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
         self.on_chip = around
+        before, body, after = parts if loop_node.scan.unrolled else ((), *parts, ())
         if not (self.decisions.ideal or loop_node.scan.unrolled):
             arriving = arrivals(host_copies(loop_node, self.offload))
             grad_dtype = self.memory.grad_dtype
             body = with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving)
         return LoweredBody(
+            before,
             body,
-            tuple(chain.from_iterable(late)),
+            after,
             self.ahead.pop(loop_node.name, ()),
             {weight: op for weight, op in self.reduced.items() if weight not in reduced},
             tuple(self.crossing[crossing:]),

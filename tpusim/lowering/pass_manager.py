@@ -24,6 +24,7 @@ from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
+    gathers_before_layers,
     gradients_after_loop,
     rings_after_layers,
     weight_gradients_last,
@@ -86,6 +87,11 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         "rings-after-layers",
         rings_after_layers,
         lambda body: body.looped and body.remat.unrolled and _compiled(body),
+    ),
+    described(
+        "gathers-before-layers",
+        gathers_before_layers,
+        lambda body: body.remat.unrolled and not body.remat.left_to_compiler and _compiled(body),
     ),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),

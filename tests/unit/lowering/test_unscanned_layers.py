@@ -101,3 +101,38 @@ def test_all_that_layers_leave_is_freed(
     )
     (memory,) = made.timeline.memory
     assert sum(c.bytes * prod(each.repeats for each in c.repeats) for c in memory.changes) == 0
+
+
+@pytest.mark.parametrize("keys", [{"data": 4, "fsdp": 4}, {"fsdp": 16}], ids=str)
+def test_synchronous_gathers_of_all_layers_come_before_the_first(keys: dict[str, int]) -> None:
+    made = result(keys, layers=6, collective_matmul=False)
+    gathers = loop(made.program.body, "layers/gathers")
+    assert len(gathers.body) == 7
+    assert gathers.trips == 6
+    names = [op.name for op in made.program.body]
+    assert names.index("all-gather/head@fsdp") < names.index("layers")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"scan_layers": True, "collective_matmul": False},
+        {"remat": "none", "collective_matmul": False},
+        {"collective_matmul": True},
+        {"collective_matmul": False, "without_passes": ["gathers-before-layers"]},
+        {"collective_matmul": False, "lowering": "ideal"},
+    ],
+    ids=lambda keys: next(iter(keys)),
+)
+def test_elsewhere_gathers_stay_with_their_layer(keys: dict[str, Any]) -> None:
+    """In a scan, without a checkpoint, in rings, and on request."""
+    assert "layers/gathers" not in loops(result(**keys))
+
+
+def test_rings_beside_gathers_have_their_results_before_the_first_layer() -> None:
+    """On v5e, and not where the SparseCore gathers: that of the last projection, of each layer."""
+    for chip, ahead in (("v5e:4x4", 3), ("7x:2x2x2", 0)):
+        body = result(pod=Slice(*chip.split(":"))).program.body
+        begins = [op for op in body if op.name == "layers/d/begin"]
+        allocs = [alloc.tensor for op in begins for alloc in getattr(op, "allocs", ())]
+        assert allocs == ["bwd/d(layer/mlp_hidden)"] * ahead
