@@ -7,31 +7,46 @@ from typing import NamedTuple, cast
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
 from tpusim.graph import Einsum, Pointwise, TensorRole, is_sequence
-from tpusim.lowering.body_entries import Entry
+from tpusim.lowering.body_entries import CollectiveMatmul, Entry
 from tpusim.partition import ComputeNode
+from tpusim.plan import Axes
 from tpusim.program import Number
+
+UNROLLED_RING = 4
+"""Devices of the largest ring whose two steps are no loop of the program."""
+
+
+class FusedGroup(NamedTuple):
+    """An element-wise group that its readers may compute: its operands, and the readers' rings."""
+
+    operands: tuple[str, ...]
+    rings: tuple[Axes, ...]
 
 
 class FusedResults(NamedTuple):
     """Results of a body that may take no buffer of their own.
 
-    groups: of element-wise groups whose readers can compute them, each with the group's operands;
-        it is fused if it is as large as one of these.
+    groups: of element-wise groups whose readers can compute them; one is fused if it is as large as
+        one of its operands, and no ring that reads it is a loop.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
-    groups: Mapping[str, tuple[str, ...]]
+    groups: Mapping[str, FusedGroup]
     terms: Mapping[str, str]
 
-    def in_readers(self, size: Callable[[str], Number]) -> dict[str, tuple[str, ...]]:
+    def in_readers(
+        self, size: Callable[[str], Number], devices: Callable[[Axes], Number]
+    ) -> dict[str, tuple[str, ...]]:
         """Return the results that their readers compute, each with the operands of its group.
 
         size: bytes of a buffer.
+        devices: of a ring.
         """
         return {
-            key: operands
-            for key, operands in self.groups.items()
-            if any(bool(size(operand) == size(key)) for operand in operands)
+            key: group.operands
+            for key, group in self.groups.items()
+            if any(bool(size(operand) == size(key)) for operand in group.operands)
+            and all(bool(devices(axes) <= UNROLLED_RING) for axes in group.rings)
         }
 
 
@@ -49,7 +64,7 @@ def _known(held: Same, kept: frozenset[str]) -> FusedResults:
 
 def _groups(
     entries: Sequence[Entry], kept: Collection[str], readers: Mapping[str, Sequence[Entry]]
-) -> dict[str, tuple[str, ...]]:
+) -> dict[str, FusedGroup]:
     """Return the results of element-wise groups that their readers can compute.
 
     XLA fuses an element-wise group, or the last pass of a norm or of the loss's gradient, with each
@@ -63,7 +78,7 @@ def _groups(
     does what single elements are scattered into.
     """
     return {
-        key: entry.reads
+        key: FusedGroup(entry.reads, tuple(_rings(readers[key])))
         for entry in entries
         if (group := _group(entry)) is not None
         and not (group.alone or group.scatters)
@@ -90,6 +105,11 @@ def _terms(
             if one != key:
                 added[key] = one
     return added
+
+
+def _rings(entries: Sequence[Entry]) -> Iterator[Axes]:
+    """Yield the axes of the rings among entries."""
+    yield from (e.collective.axes for e in entries if isinstance(e, CollectiveMatmul))
 
 
 def _single_terms(
@@ -134,10 +154,11 @@ def _multiplies(entry: Entry, key: str) -> bool:
 
     It is one operation, without batch. Masks that pick tokens for experts are no weights.
     """
-    if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
+    compute = entry.compute if isinstance(entry, CollectiveMatmul) else entry
+    if not (isinstance(compute, ComputeNode) and isinstance(compute.op, Einsum)):
         return False
-    op = entry.op
+    op = compute.op
     batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
     of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
     for_weight = not any(map(is_sequence, op.output.dims))
-    return (of_weight or for_weight) and not batched and key in entry.reads[:2]
+    return (of_weight or for_weight) and not batched and key in compute.reads[:2]

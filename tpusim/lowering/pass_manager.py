@@ -19,8 +19,10 @@ from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, Step, described
 from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
+from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
 from tpusim.lowering.observed.scattered_apart import scatter_apart
+from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import gradients_after_loop, weight_gradients_last
@@ -45,6 +47,7 @@ def _compiled(body: Body) -> bool:
 
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
+    described("pick-logits", pick_logits, _compiled),
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
@@ -78,6 +81,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
+    described("turn-heads", turn_heads, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),
