@@ -132,13 +132,6 @@ class WaysToFit(ShortRepr):
         if not self.ways:
             yield from wrapped(self.why, f"{'to fit':<{MARGIN}}", margin)
 
-    def sentences(self) -> Iterator[str]:
-        """Yield each way in a sentence, or the reason why there is none."""
-        for way in self.ways:
-            yield f"It {'fits' if way.fit is Fit.FITS else 'may fit'} with {way}."
-        if not self.ways:
-            yield f"{self.why}."
-
     def facts(self) -> dict[str, Any]:
         """Return the ways as plain data."""
         return {

@@ -44,7 +44,8 @@ MOST_MADE = 4
 """Changes that are made together, at most."""
 
 ONE_MORE = 0.02
-"""The fraction of the step that each further change of a way has to save."""
+"""The fraction of the step that each further change of a way has to save, and what it does that no
+compiled program shows."""
 
 MOST_PLACES = 4
 """Placements of a mesh that are simulated, in the mean of the searches for the best, at most."""
@@ -162,7 +163,12 @@ class _FitSearch:
     def _cost(self, trial: Trial) -> float:
         """Return the fraction of the step that a trial takes more, and that its changes count."""
         more = trial.result.step_time_s / self.base.step_time_s - 1
-        return more + ONE_MORE * (len(trial.made) - 1)
+        return more + ONE_MORE * (len(trial.made) - 1 + len(self._unlike(trial.result)))
+
+    def _unlike(self, result: PlanResult) -> set[str]:
+        """Return what no compiled program had that a plan has, but not the first one."""
+        new, old = result.hbm_odds, self.base.hbm_odds
+        return set(new.unlike if new else ()) - set(old.unlike if old else ())
 
     def _singles(self, start: Trial, kinds: Iterable[WayKind]) -> Iterator[Trial]:
         """Yield each further move: its weakest option that fits, or else the strongest."""
