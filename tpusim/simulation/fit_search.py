@@ -9,6 +9,7 @@ ends after a fixed amount of simulation, so that its answer is always the same.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf
 from threading import local
 from typing import Any, NamedTuple
 
@@ -200,18 +201,22 @@ class _FitSearch:
         return trial
 
     def _deepened(self, trial: Trial, kinds: Collection[WayKind]) -> Trial | None:
-        """Return a trial with further moves, until it fits; None if none does."""
-        while not trial.fits:
-            if len(trial.made) == MOST_MADE:
-                return None
+        """Return the best trial with further moves that fits; None if none does.
+
+        Moves are added to what needs least, as long as what does not fit yet costs less than the
+        best that does.
+        """
+        best: Trial | None = None
+        while len(trial.made) < MOST_MADE:
             more = [each for each in self._singles(trial, kinds) if each.need < trial.need]
-            if not more:
-                return None
             fitting = [each for each in more if each.fits]
-            if fitting:
-                return min(fitting, key=_step_s)
-            trial = min(more, key=lambda each: each.need)
-        return trial
+            best = min([*fitting, *([best] if best else [])], key=self._cost, default=None)
+            most = inf if best is None else self._cost(best)
+            rest = [each for each in more if not each.fits and self._cost(each) + ONE_MORE < most]
+            if not rest:
+                break
+            trial = min(rest, key=lambda each: each.need)
+        return best
 
     def _relaxed(self, trial: Trial) -> Trial:
         """Return a trial without what it does not need, move by move, the first one first."""
