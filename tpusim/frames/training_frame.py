@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from tpusim.base.phase import Phase
 from tpusim.frames.accumulate import accumulate_microbatches
-from tpusim.frames.body_frame import cast_weights, infeed, sizes_of, stored_states
+from tpusim.frames.body_frame import CAST, cast_weights, infeed, sizes_of, stored_states
 from tpusim.frames.layer_casts import freed_by_layer
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
@@ -116,7 +116,8 @@ class TrainingFrame:
             held,
             self.gathers(partitioned.weights, shards),
         )
-        if self.plan.microbatches == 1 and not decisions.ideal:
+        cast = any(op.name == CAST for op in ops)
+        if cast and self.plan.microbatches == 1 and not decisions.ideal:
             ops = freed_by_layer(ops, shards, partitioned, self.plan.numerics, self.sizes)
         return Program(
             name=graph.name,
