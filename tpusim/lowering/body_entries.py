@@ -8,6 +8,9 @@ from tpusim.base.phase import Phase
 from tpusim.partition import CollectiveNode, ComputeNode, LoopNode, Node
 from tpusim.program import CollectiveKind, Mode, TransferKind
 
+UNROLLED_RING = 4
+"""The most devices of a ring that is written out, and not a loop over chunks."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedCollective:

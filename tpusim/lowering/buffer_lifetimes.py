@@ -268,7 +268,7 @@ class _BodyLifetimes:
         self.names: dict[str, str] = {}
         late = pipelined_results(entries)
         fused = fused_results(entries, self.kept)
-        self.inside = fused.in_readers(memory.size)
+        self.inside = fused.in_readers(memory.size, memory.sizes.group)
         self.added = fused.terms
         self.last = {
             key: place

@@ -14,8 +14,9 @@ from re import search
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum
+from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum, is_sequence
 from tpusim.lowering.body_entries import (
+    UNROLLED_RING,
     CollectiveMatmul,
     Entry,
     PlannedCollective,
@@ -32,9 +33,6 @@ from tpusim.partition import (
     is_across,
 )
 from tpusim.program import CollectiveKind, Mode
-
-UNROLLED_RING = 4
-"""The most devices of a ring that is written out, and not a loop over chunks."""
 
 
 def weight_gradients_last(nodes: Sequence[Node], weights: Collection[str]) -> list[Node]:
@@ -133,22 +131,36 @@ def _waits(entry: Entry, body: Body) -> bool:
     its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
     so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
-    gathered over a dimension of the result (6 of 9). Rings wait: 38 of 104 did, and no rule of
-    sizes tells which; so does a sharded result that is all-reduced, of which the only program seen
-    waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1). Where more is offloaded
-    than the inputs of the layers it waits (6 of 6: Llama 3.1 8B and 70B on v6e 2x4, 4x8 and 16x16),
-    but not with MaxText's flags (4 of the same; 10 of 13 other heads are where this says with
-    them, and those of 4 published configurations).
+    gathered over a dimension of the result (6 of 9). So does a sharded result that is all-reduced,
+    of which the only program seen waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu
+    0.0.42.1). Where more is offloaded than the inputs of the layers it waits (6 of 6: Llama 3.1 8B
+    and 70B on v6e 2x4, 4x8 and 16x16), but not with MaxText's flags (4 of the same; 10 of 13 other
+    heads are where this says with them, and those of 4 published configurations).
+
+    A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
+    sharded within sequences (11 of 13), over axes that shard experts (8 of 12), and with MaxText's
+    flags (4 of 4). Others run at once: 135 of 152 on v4 to v6e.
     """
-    if not isinstance(entry, ComputeNode):
-        return isinstance(entry, CollectiveMatmul)
-    return (
-        _reduces_beside_core(body)
-        or _fetches_beside_core(body)
+    if _reduces_beside_core(body):
+        return isinstance(entry, ComputeNode | CollectiveMatmul)
+    if isinstance(entry, CollectiveMatmul):
+        flagged = body.compiler.style == "maxtext"
+        return flagged or _shards_sequences(entry.compute) or _sends_over_experts(entry, body)
+    return isinstance(entry, ComputeNode) and (
+        _fetches_beside_core(body)
         or _is_gathered_along_result(entry, body)
         or _all_reduces_shard(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
     )
+
+
+def _shards_sequences(compute: ComputeNode) -> bool:
+    return any(axes and is_sequence(dim) for dim, axes in compute.split)
+
+
+def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
+    of_experts = (buffer.local.split().get("expert", ()) for buffer in body.buffers.values())
+    return any(not set(axes).isdisjoint(ring.collective.axes) for axes in of_experts)
 
 
 def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
