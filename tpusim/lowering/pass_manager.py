@@ -21,6 +21,7 @@ from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_e
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
+from tpusim.lowering.observed.ring_copies import copy_ring_operands
 from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
@@ -89,6 +90,11 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described(
         "rings-after-layers",
         rings_after_layers,
+        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+    ),
+    described(
+        "ring-copies",
+        copy_ring_operands,
         lambda body: body.looped and body.remat.unrolled and _compiled(body),
     ),
     described(
