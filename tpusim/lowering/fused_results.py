@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
-from tpusim.graph import Einsum, Pointwise, TensorRole, is_sequence
+from tpusim.graph import Einsum, Pointwise, TensorRole, plain_dim
 from tpusim.lowering.body_entries import Entry
 from tpusim.partition import ComputeNode
 from tpusim.program import Number
@@ -17,10 +17,12 @@ class FusedResults(NamedTuple):
 
     groups: of element-wise groups whose readers can compute them, each with the group's operands;
         it is fused if it is as large as one of these.
+    again: those of recomputation, which are fused if it is as large as one alone.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
     groups: Mapping[str, tuple[str, ...]]
+    again: frozenset[str]
     terms: Mapping[str, str]
 
     def in_readers(self, size: Callable[[str], Number]) -> dict[str, tuple[str, ...]]:
@@ -31,7 +33,8 @@ class FusedResults(NamedTuple):
         return {
             key: operands
             for key, operands in self.groups.items()
-            if any(bool(size(operand) == size(key)) for operand in operands)
+            if (large := sum(bool(size(operand) == size(key)) for operand in operands))
+            and (large == 1 or key not in self.again)
         }
 
 
@@ -44,7 +47,9 @@ def fused_results(entries: Sequence[Entry], kept: Collection[str]) -> FusedResul
 def _known(held: Same, kept: frozenset[str]) -> FusedResults:
     entries = cast(tuple[Entry, ...], held.objects)
     readers = _readers(entries)
-    return FusedResults(_groups(entries, kept, readers), _terms(entries, kept, readers))
+    groups = _groups(entries, kept, readers)
+    again = {key for entry in entries if entry.phase is Phase.RECOMPUTE for key in entry.writes}
+    return FusedResults(groups, frozenset(again & groups.keys()), _terms(entries, kept, readers))
 
 
 def _groups(
@@ -59,20 +64,33 @@ def _groups(
     222 compiled plans; of 12 of the others, 4 do), and those with one do (110 of 110; libtpu
     0.0.42.1).
 
-    Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them), and so
-    does what single elements are scattered into.
+    A result of recomputation is such a group where one operand alone is as large as it: a norm, or
+    an activation function in the epilogue of the matmul before it. With two, as in a gated MLP, it
+    is written, and so is what single elements are scattered into.
     """
     return {
-        key: entry.reads
+        key: group.reads
         for entry in entries
-        if (group := _group(entry)) is not None
-        and not (group.alone or group.scatters)
-        and entry.phase is not Phase.RECOMPUTE
-        for key in entry.writes
+        for group in _element_wise(entry)
+        for key in group.writes
         if key not in kept
+        and key in entry.writes
         and key in readers
         and all(_multiplies(reader, key) for reader in readers[key])
     }
+
+
+def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
+    """Yield the element-wise groups that may run in the readers of their results."""
+    if not isinstance(entry, ComputeNode):
+        return
+    again = entry.phase is Phase.RECOMPUTE
+    for part in entry.parts[1:] if again and entry.epilogue else (entry,):
+        group = _group(part)
+        if group is not None and not (group.alone or group.scatters):
+            held = set(entry.reads) | set(entry.writes)
+            if held.issuperset(part.reads):
+                yield part
 
 
 def _terms(
@@ -139,5 +157,5 @@ def _multiplies(entry: Entry, key: str) -> bool:
     op = entry.op
     batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
     of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
-    for_weight = not any(map(is_sequence, op.output.dims))
+    for_weight = not any(plain_dim(dim) == "batch" for dim in op.output.dims)
     return (of_weight or for_weight) and not batched and key in entry.reads[:2]
