@@ -76,7 +76,7 @@ def _groups(
         if key not in kept
         and key in entry.writes
         and key in readers
-        and all(_multiplies(reader, key) for reader in readers[key])
+        and all(_computes(reader, key, group) for reader in readers[key])
     }
 
 
@@ -84,13 +84,24 @@ def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
     """Yield the element-wise groups that may run in the readers of their results."""
     if not isinstance(entry, ComputeNode):
         return
-    again = entry.phase is Phase.RECOMPUTE
-    for part in entry.parts[1:] if again and entry.epilogue else (entry,):
+    fused = entry.epilogue and entry.phase is not Phase.BACKWARD
+    for part in entry.parts if fused else (entry,):
         group = _group(part)
         if group is not None and not (group.alone or group.scatters):
-            held = set(entry.reads) | set(entry.writes)
-            if held.issuperset(part.reads):
+            if {*entry.reads, *entry.writes}.issuperset(part.reads):
                 yield part
+
+
+def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
+    """Return True for a reader of a group's result that can compute it."""
+    if _multiplies(reader, key):
+        return True
+    normed, one = _group(group), _group(reader)
+    if normed is None or not normed.after_sums or group.phase is not Phase.FORWARD:
+        return False
+    if isinstance(reader, ComputeNode) and reader.epilogue:
+        return key not in reader.parts[0].reads
+    return one is not None and one.element_wise
 
 
 def _terms(
