@@ -80,6 +80,7 @@ def _about(twin: MemoryTwin) -> dict[str, Any]:
 def _compiled(made: Any) -> dict[str, Any]:
     memory = made.compiled.memory
     return {
+        "refused": bool(made.compiled.refusal),
         "program_hbm_bytes": memory.total,
         "program_step_s": made.program.step_time_s,
         "heap_bytes": memory.heap,

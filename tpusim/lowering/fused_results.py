@@ -7,8 +7,9 @@ from typing import NamedTuple, cast
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
 from tpusim.graph import Einsum, Pointwise, TensorRole, plain_dim
-from tpusim.lowering.body_entries import Entry
+from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
 from tpusim.partition import ComputeNode
+from tpusim.plan import Axes
 from tpusim.program import Number
 
 
@@ -18,23 +19,29 @@ class FusedResults(NamedTuple):
     groups: of element-wise groups whose readers can compute them, each with the group's operands;
         it is fused if it is as large as one of these.
     again: those of recomputation, which are fused if it is as large as one alone.
+    rings: of these, the axes of each ring that reads them.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
     groups: Mapping[str, tuple[str, ...]]
     again: frozenset[str]
+    rings: Mapping[str, frozenset[Axes]]
     terms: Mapping[str, str]
 
-    def in_readers(self, size: Callable[[str], Number]) -> dict[str, tuple[str, ...]]:
+    def in_readers(
+        self, size: Callable[[str], Number], devices: Callable[[Axes], Number]
+    ) -> dict[str, tuple[str, ...]]:
         """Return the results that their readers compute, each with the operands of its group.
 
         size: bytes of a buffer.
+        devices: number of devices over axes.
         """
         return {
             key: operands
             for key, operands in self.groups.items()
             if (large := sum(bool(size(operand) == size(key)) for operand in operands))
             and (large == 1 or key not in self.again)
+            and all(bool(devices(axes) <= UNROLLED_RING) for axes in self.rings.get(key, ()))
         }
 
 
@@ -49,7 +56,13 @@ def _known(held: Same, kept: frozenset[str]) -> FusedResults:
     readers = _readers(entries)
     groups = _groups(entries, kept, readers)
     again = {key for entry in entries if entry.phase is Phase.RECOMPUTE for key in entry.writes}
-    return FusedResults(groups, frozenset(again & groups.keys()), _terms(entries, kept, readers))
+    rings = {
+        key: frozenset(e.collective.axes for e in readers[key] if isinstance(e, CollectiveMatmul))
+        for key in groups
+    }
+    return FusedResults(
+        groups, frozenset(again & groups.keys()), rings, _terms(entries, kept, readers)
+    )
 
 
 def _groups(
@@ -62,7 +75,8 @@ def _groups(
     weights and for their gradients read it, and that it is as large as an operand. So
     programs without a ring for the head's gradient hold no gradient of the logits (at least 187 of
     222 compiled plans; of 12 of the others, 4 do), and those with one do (110 of 110; libtpu
-    0.0.42.1).
+    0.0.42.1), unless it is over 4 devices, as a ring's two steps are then unrolled and no loop is
+    left (14 of 14: the matmuls of `fusion.385` and `fusion.387`, fsdp 4 x tensor 4 on v6e 4x4).
 
     A result of recomputation is such a group where one operand alone is as large as it: a norm, or
     an activation function in the epilogue of the matmul before it. With two, as in a gated MLP, it
@@ -163,6 +177,8 @@ def _multiplies(entry: Entry, key: str) -> bool:
 
     It is one operation, without batch. Masks that pick tokens for experts are no weights.
     """
+    if isinstance(entry, CollectiveMatmul) and not entry.gathers:
+        entry = entry.compute
     if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
         return False
     op = entry.op

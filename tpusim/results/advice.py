@@ -13,7 +13,7 @@ from tpusim.base.text_width import unbroken
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
-from tpusim.results.fit import Fit, fit_of
+from tpusim.results.fit import Fit
 from tpusim.results.limit import PICO, Limit
 from tpusim.results.ways_to_fit import WaysToFit
 
@@ -59,6 +59,8 @@ class Change(ShortRepr):
     step_time_s: of the changed run.
     saves: the fraction of the time that it saves, for as many examples; negative if it takes more.
     hbm_peak_bytes, hbm_bytes: what the changed run needs of a device, and what there is.
+    fit: the verdict on that.
+    fit_odds: the fraction of plans like the changed one that fit; None for a compiled program.
     """
 
     kind: ChangeKind
@@ -71,11 +73,8 @@ class Change(ShortRepr):
     saves: float
     hbm_peak_bytes: float
     hbm_bytes: float
-
-    @property
-    def fit(self) -> Fit:
-        """Whether the changed run fits in HBM."""
-        return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
+    fit: Fit
+    fit_odds: float | None = None
 
     def __str__(self) -> str:
         """Return the change in a sentence."""
@@ -111,6 +110,7 @@ class Change(ShortRepr):
             "saves": self.saves,
             "hbm_peak_bytes": self.hbm_peak_bytes,
             "fit": str(self.fit),
+            "fit_odds": self.fit_odds,
         }
 
 

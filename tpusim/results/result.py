@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from tpusim.accuracy import ErrorRange
+from tpusim.accuracy import ErrorRange, HbmOdds
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
@@ -318,6 +318,11 @@ class Result(ABC):
     def fits(self) -> bool:
         """True if the peak is within what the compiler can use; `fit` says how sure that is."""
         return self.hbm_peak_bytes <= self.hbm_bytes
+
+    @property
+    def hbm_odds(self) -> HbmOdds | None:
+        """The odds that it fits, from compiled plans like this one, or None."""
+        return None
 
     @property
     def fit(self) -> Fit:

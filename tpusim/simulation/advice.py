@@ -78,6 +78,7 @@ def replay_advice(result: ReplayResult) -> Advice:
                 saves=1 - step_s / result.step_time_s,
                 hbm_peak_bytes=result.hbm_peak_bytes,
                 hbm_bytes=result.hbm_bytes,
+                fit=result.fit,
             )
         )
     notes = (NO_PLAN,) if modelled else (NO_PLAN, COMPILER_CYCLES)
@@ -172,5 +173,7 @@ class _PlanTrials:
                 saves=1 - result.step_time_s / examples / self.base.step_time_s,
                 hbm_peak_bytes=result.hbm_peak_bytes,
                 hbm_bytes=result.hbm_bytes,
+                fit=result.fit,
+                fit_odds=None if result.hbm_odds is None else result.hbm_odds.fits,
             )
         )
