@@ -80,5 +80,5 @@ def addition(
         scope=weight.name,
         work=VectorWork(elements * (given + held), elements * held, (1 + sum(narrow)) * elements),
         deps=gradients.deps(weight.name),
-        frees=(gradients.held[weight.name],),
+        frees=gradients.frees(weight.name),
     )

@@ -180,7 +180,7 @@ class TrainingFrame:
         copies += [a.tensor for op in whole for a in op.allocs if a.tensor not in freed]
         made: list[Update] = []
         for place, weight in enumerate(trained(weights)):
-            first, *rest = updates.update(weight, gradients.held.get(weight.name, ""))
+            first, *rest = updates.update(weight, gradients.frees(weight.name))
             frees = (*first.frees, *(() if place else (*held, *copies)))
             made.append((replace(first, deps=gradients.deps(weight.name), frees=frees), *rest))
         moments = updates.moments(weights) if self.plan.optimizer.offload else ()

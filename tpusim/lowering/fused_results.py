@@ -7,8 +7,9 @@ from typing import NamedTuple, cast
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
 from tpusim.graph import Einsum, Pointwise, TensorRole, is_sequence
-from tpusim.lowering.body_entries import Entry
+from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
 from tpusim.partition import ComputeNode
+from tpusim.plan import Axes
 from tpusim.program import Number
 
 
@@ -17,21 +18,27 @@ class FusedResults(NamedTuple):
 
     groups: of element-wise groups whose readers can compute them, each with the group's operands;
         it is fused if it is as large as one of these.
+    rings: of these, the axes of each ring that reads them.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
     groups: Mapping[str, tuple[str, ...]]
+    rings: Mapping[str, frozenset[Axes]]
     terms: Mapping[str, str]
 
-    def in_readers(self, size: Callable[[str], Number]) -> dict[str, tuple[str, ...]]:
+    def in_readers(
+        self, size: Callable[[str], Number], devices: Callable[[Axes], Number]
+    ) -> dict[str, tuple[str, ...]]:
         """Return the results that their readers compute, each with the operands of its group.
 
         size: bytes of a buffer.
+        devices: number of devices over axes.
         """
         return {
             key: operands
             for key, operands in self.groups.items()
             if any(bool(size(operand) == size(key)) for operand in operands)
+            and all(bool(devices(axes) <= UNROLLED_RING) for axes in self.rings.get(key, ()))
         }
 
 
@@ -44,7 +51,12 @@ def fused_results(entries: Sequence[Entry], kept: Collection[str]) -> FusedResul
 def _known(held: Same, kept: frozenset[str]) -> FusedResults:
     entries = cast(tuple[Entry, ...], held.objects)
     readers = _readers(entries)
-    return FusedResults(_groups(entries, kept, readers), _terms(entries, kept, readers))
+    groups = _groups(entries, kept, readers)
+    rings = {
+        key: frozenset(e.collective.axes for e in readers[key] if isinstance(e, CollectiveMatmul))
+        for key in groups
+    }
+    return FusedResults(groups, rings, _terms(entries, kept, readers))
 
 
 def _groups(
@@ -57,7 +69,8 @@ def _groups(
     weights and for their gradients read it, and that it is as large as an operand. So
     programs without a ring for the head's gradient hold no gradient of the logits (at least 187 of
     222 compiled plans; of 12 of the others, 4 do), and those with one do (110 of 110; libtpu
-    0.0.42.1).
+    0.0.42.1), unless it is over 4 devices, as a ring's two steps are then unrolled and no loop is
+    left (14 of 14: the matmuls of `fusion.385` and `fusion.387`, fsdp 4 x tensor 4 on v6e 4x4).
 
     Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them), and so
     does what single elements are scattered into.
@@ -134,6 +147,8 @@ def _multiplies(entry: Entry, key: str) -> bool:
 
     It is one operation, without batch. Masks that pick tokens for experts are no weights.
     """
+    if isinstance(entry, CollectiveMatmul) and not entry.gathers:
+        entry = entry.compute
     if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
         return False
     op = entry.op

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from tpusim.lowering import GradientDeps, names
+from tpusim.lowering import names
 from tpusim.pipeline.segments import LoweredPart, allocated
 from tpusim.program import Alloc, Loop, Number, Op
 
@@ -67,7 +67,9 @@ def _renamed_part(part: LoweredPart, op_name: Renaming, tensor: Renaming) -> Low
     }
     held = {weight: tensor(name) for weight, name in part.gradients.held.items()}
     after = {weight: op_name(name) for weight, name in part.gradients.after.items()}
-    return replace(part, segments=segments, gradients=GradientDeps(held, after))
+    return replace(
+        part, segments=segments, gradients=replace(part.gradients, held=held, after=after)
+    )
 
 
 def _renamed(ops: Sequence[Op], op_name: Renaming, tensor: Renaming) -> tuple[Op, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum
 from shlex import quote
 from typing import Any
 
@@ -17,19 +17,27 @@ MARGIN = 12
 """Characters before a text, in which its head stands."""
 
 
-class WayKind(StrEnum):
+class WayKind(IntEnum):
     """What a change leaves as it is, the smallest change first."""
 
-    TRAINING = "the same training"
-    NUMERICS = "other numerics"
-    MESH = "another mesh"
-    CHIPS = "more chips"
+    TRAINING = 0
+    NUMERICS = 1
+    MESH = 2
+    CHIPS = 3
+
+    def __str__(self) -> str:
+        return KINDS[self]
+
+
+KINDS = ("the same training", "other numerics", "another mesh", "more chips")
+"""The kinds of changes in words, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WayToFit(ShortRepr):
     """A change with which a plan fits, and the step that its simulation takes.
 
+    kinds: of its changes; the largest is its own.
     what: each part of the change in words.
     settings: the change for `--set`, a text each.
     plan, pod: what was simulated, on the placement that a simulation chooses or the plan gives.
@@ -37,7 +45,7 @@ class WayToFit(ShortRepr):
     hbm_peak_bytes, hbm_bytes: what the changed plan needs of a device, and what there is.
     """
 
-    kind: WayKind
+    kinds: tuple[WayKind, ...]
     what: tuple[str, ...]
     settings: tuple[str, ...]
     plan: Plan
@@ -46,6 +54,17 @@ class WayToFit(ShortRepr):
     step_time_s: float
     hbm_peak_bytes: float
     hbm_bytes: float
+
+    @property
+    def kind(self) -> WayKind:
+        """The largest of its changes."""
+        return self.kinds[-1]
+
+    @property
+    def means(self) -> str:
+        """Its changes in words, and what they leave as it is."""
+        changed = [str(kind) for kind in self.kinds if kind > WayKind.TRAINING]
+        return f"{', '.join(self.what)} ({', '.join(changed) or self.kind})"
 
     @property
     def fit(self) -> Fit:
@@ -66,12 +85,12 @@ class WayToFit(ShortRepr):
         return f"{need} of {have}, step {before} -> {then} ({more:+.1%})"
 
     def __str__(self) -> str:
-        return f"{', '.join(self.what)} ({self.kind}): {self.cost}; {self.command}"
+        return f"{self.means}: {self.cost}; {self.command}"
 
     def facts(self) -> dict[str, Any]:
         """Return the change as plain data."""
         return {
-            "kind": str(self.kind),
+            "kinds": [str(kind) for kind in self.kinds],
             "what": list(self.what),
             "sentence": str(self),
             "settings": list(self.settings),
@@ -105,8 +124,7 @@ class WaysToFit(ShortRepr):
         for number, way in enumerate(self.ways):
             head = "or with" if number else "fits with"
             yield from unbroken(way.command, f"{head:<{MARGIN}}", margin)
-            text = f"{way.cost}: {', '.join(way.what)} ({way.kind})"
-            yield from wrapped(text, margin, margin)
+            yield from wrapped(f"{way.cost}: {way.means}", margin, margin)
         if not self.ways:
             yield from wrapped(self.why, f"{'to fit':<{MARGIN}}", margin)
 

@@ -1,15 +1,17 @@
 """The changes of a plan that may make it fit: rows of options, the weakest of each first."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from tpusim.base.divisors import divisors
-from tpusim.graph import LAYER_IN, POLICIES
+from tpusim.graph import LAYER_IN, POLICIES, Attention, Scan, walk
 from tpusim.hardware import DCN_PREFIX
 from tpusim.models import Architecture
+from tpusim.pipeline.planned_step import planned_graph
 from tpusim.plan import STAGE_AXES, Plan
+from tpusim.results import PlanResult
 from tpusim.results.unused_keys import KeyEffects
 from tpusim.results.ways_to_fit import WayKind
 
@@ -46,6 +48,42 @@ class Move(NamedTuple):
     options: tuple[Option, ...]
 
 
+REMAT_MOVES = ("saves", "remat")
+"""The moves that save less for the backward pass."""
+
+
+def names_back(before: PlanResult, after: PlanResult) -> tuple[str, ...]:
+    """Return what a layer saved before and no longer does, as `save` takes it.
+
+    Of `none`, which saves residuals that have no name of their own, it is what kernels and matmuls
+    with a weight make.
+    """
+    model, plan = before.model, before.plan
+    named = plan.replace(remat="minimal") if plan.remat.policy == "none" else plan
+    kernels = (
+        tensor.short
+        for op, _ in walk(planned_graph(model, plan).ops)
+        if isinstance(op, Attention) and not op.backward
+        for tensor in op.outputs
+    )
+    found = dict.fromkeys([*_saved_names(model, named), *kernels])
+    gone = set(_saved_names(model, plan)) - set(_saved_names(model, after.plan))
+    kept = set(_saved_names(model, after.plan))
+    return tuple(name for name in found if name in gone or (named is not plan and name not in kept))
+
+
+def _saved_names(model: Architecture, plan: Plan) -> Iterator[str]:
+    for op in planned_graph(model, plan).ops:
+        if isinstance(op, Scan):
+            yield from (tensor.short for tensor in op.saves)
+
+
+def saving(plan: Plan, names: Sequence[str]) -> Move:
+    """Return the move that saves some names besides those that a plan saves."""
+    what = f"{', '.join(names)} saved"
+    return Move("names", WayKind.TRAINING, (Option(what, {"save": [*plan.remat.save, *names]}),))
+
+
 @dataclass(frozen=True)
 class PlanMoves:
     """The moves of a plan."""
@@ -60,7 +98,7 @@ class PlanMoves:
             WayKind.NUMERICS: self._numerics,
             WayKind.MESH: self._meshes,
         }
-        for kind in kinds:
+        for kind in sorted(kinds):
             for name, options in makers[kind]():
                 if found := tuple(options):
                     yield Move(name, kind, found)
@@ -118,10 +156,7 @@ class PlanMoves:
                 yield Option(what, {"expert_buffer": size})
 
     def _saves(self) -> Iterator[Option]:
-        saved = self.plan.remat.save
-        for name in saved if len(saved) > 1 else ():
-            yield Option(f"{name} not saved", {"save": [each for each in saved if each != name]})
-        if saved:
+        if saved := self.plan.remat.save:
             yield Option(f"{', '.join(saved)} not saved", {"save": []})
 
     def _policies(self) -> Iterator[Option]:

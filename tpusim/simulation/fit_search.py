@@ -6,8 +6,8 @@ made, and the others are tried on top of it; what is then more than needed is ta
 ends after a fixed amount of simulation, so that its answer is always the same.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import local
 from typing import Any, NamedTuple
@@ -16,28 +16,38 @@ from tpusim.base.errors import TpusimError
 from tpusim.base.hashable import hashable
 from tpusim.base.same import Same
 from tpusim.base.units import format_bytes
-from tpusim.hardware import Slice, chip_names
+from tpusim.graph import walk
+from tpusim.hardware import Placement, Slice, candidates, chip_names, load_chip
+from tpusim.pipeline.planned_step import planned_graph
+from tpusim.plan import Plan
 from tpusim.results import Fit, PlanResult
 from tpusim.results.advice import setting
 from tpusim.results.ways_to_fit import WayKind, WaysToFit, WayToFit
 from tpusim.simulation.changed_run import run_changed
-from tpusim.simulation.fit_moves import Move, Option, PlanMoves
+from tpusim.simulation.fit_moves import REMAT_MOVES, Move, Option, PlanMoves, names_back, saving
 from tpusim.simulation.larger_slices import larger_plans, larger_slices
 
-BUDGET = 60_000
-"""Events of all simulations, which take about three seconds."""
+BUDGET_US = 2_500_000
+"""Microseconds of all simulations, by what they count as: none is measured."""
 
-EACH = 500
-"""Events that a simulation counts besides its own, for partitioning and lowering."""
+EVENT_US, OPERATION_US = 15, 72
+"""Microseconds of an event, and of an operation of the graph that is partitioned and lowered: the
+fit to 50 plans of all architectures."""
 
 FOR_CHIPS = 0.2
 """The fraction of the budget that larger slices have for themselves."""
+
+MOST_NAMES = 8
+"""Names that may be saved again, at most."""
 
 MOST_MADE = 4
 """Changes that are made together, at most."""
 
 ONE_MORE = 0.02
 """The fraction of the step that each further change of a way has to save."""
+
+MOST_PLACES = 4
+"""Placements of a mesh that are simulated, in the mean of the searches for the best, at most."""
 
 LITTLE_TIME = 0.01
 """The fraction of a step that any change counts as taking, beside what it does take."""
@@ -97,13 +107,15 @@ def ways_to_fit(result: PlanResult) -> WaysToFit:
 class _FitSearch:
     """The search for what makes a plan fit.
 
-    spent: events that were simulated.
-    known: trials by their keys.
+    spent_us: microseconds of all simulations, as they count.
+    tried: plans that were simulated.
+    known: results by their keys.
     leanest: the trial that needs least without another mesh.
     """
 
     base: PlanResult
-    spent: int = 0
+    spent_us: int = 0
+    tried: int = 0
     known: dict[Any, PlanResult | None] = field(default_factory=dict)
     leanest: Trial | None = None
 
@@ -115,7 +127,7 @@ class _FitSearch:
                 found.append(way)
         if (way := self._on_larger(bool(found))) is not None:
             found.append(way)
-        return WaysToFit(tuple(found), len(self.known), "" if found else self._why())
+        return WaysToFit(tuple(found), self.tried, "" if found else self._why())
 
     def _best(self, kind: WayKind, *, several: bool) -> WayToFit | None:
         """Return the smallest way of a kind; `several` if more than one change may be made."""
@@ -124,10 +136,19 @@ class _FitSearch:
         fitting = [each for each in singles if each.fits]
         if several and not any(self._cost(each) <= ONE_MORE for each in fitting):
             rest = [each for each in singles if not each.fits and each.need < start.need]
-            kinds = [*WayKind][: [*WayKind].index(kind) + 1]
-            ends = (self._deepened(first, kinds) for first in _firsts(start, rest))
-            fitting += [self._relaxed(end) for end in ends if end is not None]
+            fitting += self._combined(_firsts(start, rest), kind)
+        if fitting:
+            fitting.append(self._saving(min(fitting, key=self._cost)))
         return self._confirmed(kind, fitting)
+
+    def _combined(self, firsts: Sequence[Trial], kind: WayKind) -> list[Trial]:
+        """Return changes on top of the first ones that fit, of the smallest kinds that do."""
+        smaller = [each for each in WayKind if each < kind]
+        for kinds in (smaller[:1], [*smaller, kind]) if smaller else ([kind],):
+            ends = (self._deepened(first, kinds) for first in firsts)
+            if fitting := [self._relaxed(end) for end in ends if end is not None]:
+                return fitting
+        return []
 
     def _cost(self, trial: Trial) -> float:
         """Return the fraction of the step that a trial takes more, and that its changes count."""
@@ -189,12 +210,32 @@ class _FitSearch:
             trial = min((trial, self._weakest(last)), key=_step_s)
         return trial
 
+    def _saving(self, trial: Trial) -> Trial:
+        """Return a trial that saves again what it has room for, the most time for its bytes first.
+
+        For one that saves as much as the plan did, return it.
+        """
+        if not any(made.move.name in REMAT_MOVES for made in trial.made):
+            return trial
+        plan, best, kept = trial.result.plan, trial, list[str]()
+        singles = []
+        for name in names_back(self.base, trial.result)[:MOST_NAMES]:
+            found = self._trial((*trial.made, Made(saving(plan, (name,)), 0)))
+            if found is not None and _step_s(found) < _step_s(trial):
+                gain = _step_s(trial) - _step_s(found)
+                singles.append((gain / max(found.need - trial.need, 1.0), name))
+        for _, name in sorted(singles, reverse=True):
+            found = self._trial((*trial.made, Made(saving(plan, (*kept, name)), 0)))
+            if found is not None and found.fits and _step_s(found) < _step_s(best):
+                best, kept = found, [*kept, name]
+        return best
+
     def _trial(self, made: tuple[Made, ...]) -> Trial | None:
         """Simulate changes on one placement. Return None if they are refused, or time is up."""
         keys = _keys(made)
         key = hashable(dict(sorted(keys.items())))
         if key not in self.known:
-            if self.spent > BUDGET * (1 - FOR_CHIPS):
+            if self.spent_us > BUDGET_US * (1 - FOR_CHIPS):
                 return None
             self.known[key] = self._run(keys)
         result = self.known[key]
@@ -207,20 +248,30 @@ class _FitSearch:
         return trial
 
     def _run(self, keys: Mapping[str, Any]) -> PlanResult | None:
-        base = self.base
-        plan = base.plan.replace(**keys)
-        return self._simulated(plan, base.pod, None if "mesh" in keys else base)
-
-    def _simulated(self, plan: Any, pod: Slice, placed: PlanResult | None) -> PlanResult | None:
-        """Simulate a plan, on the placement of a result if one is given; None if it is refused."""
+        """Simulate changed keys in the place of the plan, or another mesh in its first place."""
+        plan = self.base.plan.replace(**keys)
+        if "mesh" not in keys:
+            return self._simulated(plan, self.base.pod, [self.base.placement])
         try:
-            if placed is None:
-                plan = plan.replace(placement=None)
-            placement = None if placed is None else placed.placement
-            result = run_changed(self.base, plan, pod, placement)
+            first = candidates(self.base.pod, plan.mesh)[:1]
         except TpusimError:
             return None
-        self.spent += EACH + result.timeline.stats.events
+        return self._simulated(plan, self.base.pod, first)
+
+    def _simulated(
+        self, plan: Plan, pod: Slice, among: Sequence[Placement] | None = None
+    ) -> PlanResult | None:
+        """Simulate a plan on the best of some placements, by default of all; None if refused."""
+        try:
+            plan = plan.replace(placement=None)
+            places = len(among or candidates(pod, plan.mesh))
+            result = run_changed(self.base, plan, pod, None, among=among)
+        except TpusimError:
+            return None
+        count = sum(1 for _ in walk(planned_graph(self.base.model, plan).ops))
+        each = EVENT_US * result.timeline.stats.events + OPERATION_US * count
+        self.spent_us += each * min(places, MOST_PLACES)
+        self.tried += 1
         return result
 
     def _confirmed(self, kind: WayKind, trials: Iterable[Trial]) -> WayToFit | None:
@@ -230,8 +281,7 @@ class _FitSearch:
             result, keys = self._placed(keys, trial)
             if result is not None and Trial(trial.made, result).fits:
                 settings = tuple(setting(key, value) for key, value in keys.items())
-                what = tuple(made.option.what for made in trial.made)
-                return self._way(kind, what, settings, result)
+                return self._way(kind, trial.made, settings, result)
         return None
 
     def _placed(
@@ -240,18 +290,28 @@ class _FitSearch:
         """Return the result of changed keys on its own placement, and the keys that say so."""
         base, given = self.base, self.base.placement_given
         if "mesh" not in keys and given:
-            return trial.result, keys
-        result = self._simulated(base.plan.replace(**keys), base.pod, None)
-        if result is not None and base.plan.placement is not None:
-            keys = keys | {"placement": result.placement.written}
+            result: PlanResult | None = trial.result
+        else:
+            result = self._simulated(base.plan.replace(**keys), base.pod)
+        if result is not None and given:
+            if "mesh" in keys or base.plan.placement is None:
+                keys = keys | {"placement": result.placement.written}
+            result = replace(result, plan=base.plan.replace(**keys))
         return result, keys
 
     def _way(
-        self, kind: WayKind, what: tuple[str, ...], settings: tuple[str, ...], result: PlanResult
+        self,
+        kind: WayKind,
+        made: Iterable[Made],
+        settings: tuple[str, ...],
+        result: PlanResult,
+        *first: str,
     ) -> WayToFit:
+        """Return the way of changes that were made, after the first that are given in words."""
+        kinds = {kind, *(each.move.kind for each in made)}
         return WayToFit(
-            kind=kind,
-            what=what,
+            kinds=tuple(sorted(kinds)),
+            what=(*first, *(each.option.what for each in made)),
             settings=settings,
             plan=result.plan,
             pod=result.pod,
@@ -272,9 +332,9 @@ class _FitSearch:
                 for larger in larger_plans(
                     self.base.plan.replace(**_keys(made)), self.base.pod, pod
                 ):
-                    if self.spent > BUDGET:
+                    if self.spent_us > BUDGET_US:
                         return None
-                    result = self._simulated(larger.plan, pod, None)
+                    result = self._simulated(larger.plan, pod)
                     if result is not None and Trial(made, result).fits:
                         return self._on_slice(made, result, larger.axis)
         return None
@@ -283,18 +343,10 @@ class _FitSearch:
         pod, keys = result.pod, _keys(made) | {"mesh": dict(result.plan.mesh)}
         if self.base.plan.placement is not None:
             keys["placement"] = result.placement.written
-        place = (
-            f'slice.name="{pod.chip.name}:{pod.topology}"'
-            if pod.chip.name in chip_names()
-            else f'slice.topology="{pod.topology}"'
-        )
-        what = (f"{pod.chips} chips with {axis}={result.plan.mesh[axis]}",)
-        return self._way(
-            WayKind.CHIPS,
-            (*what, *(each.option.what for each in made)),
-            (place, *(setting(key, value) for key, value in keys.items())),
-            result,
-        )
+            result = replace(result, plan=result.plan.replace(placement=keys["placement"]))
+        what = f"{pod.chips} chips with {axis}={result.plan.mesh[axis]}"
+        settings = (_slice_setting(pod), *(setting(key, value) for key, value in keys.items()))
+        return self._way(WayKind.CHIPS, made, settings, result, what)
 
     def _why(self) -> str:
         lean = self.leanest
@@ -302,13 +354,21 @@ class _FitSearch:
             return "nothing that was tried needs less"
         what = ", ".join(made.option.what for made in lean.made)
         return (
-            f"none of {len(self.known)} plans that were tried fits, on this slice or a larger one; "
+            f"none of {self.tried} plans that were tried fits, on this slice or a larger one; "
             f"the least need is {format_bytes(lean.need)}, with {what}"
         )
 
 
+def _slice_setting(pod: Slice) -> str:
+    """Return a slice's shape as `--set` takes it, in place of its name where it may have one."""
+    name, chip = pod.chip.name, pod.chip
+    if name in chip_names() and (load_chip(name) == chip or pod.clock is not None):
+        return f'slice.name="{name}:{pod.topology}"'
+    return f'slice.topology="{pod.topology}"'
+
+
 def _firsts(start: Trial, freeing: Iterable[Trial]) -> list[Trial]:
-    """Return what frees most for its time, and what frees most."""
+    """Return what frees most for its time, what frees most, and the fastest that frees much."""
     trials = [*freeing]
     if not trials:
         return []
@@ -317,8 +377,10 @@ def _firsts(start: Trial, freeing: Iterable[Trial]) -> list[Trial]:
         more = max(trial.result.step_time_s / start.result.step_time_s - 1, 0.0)
         return (start.need - trial.need) / (more + LITTLE_TIME)
 
-    found = (max(trials, key=worth), min(trials, key=lambda each: each.need))
-    return [found[0]] if found[0] is found[1] else [*found]
+    most = start.need - min(each.need for each in trials)
+    much = [each for each in trials if start.need - each.need > most / 2]
+    found = max(trials, key=worth), min(trials, key=lambda each: each.need), min(much, key=_step_s)
+    return [each for at, each in enumerate(found) if all(each is not one for one in found[:at])]
 
 
 def _keys(made: Iterable[Made]) -> dict[str, Any]:

@@ -67,6 +67,15 @@ def test_a_ring_reads_the_gradient_of_the_logits_from_a_buffer_of_its_own() -> N
     assert "logits" in named(body, "loss/d").frees
 
 
+@pytest.mark.parametrize("fsdp", [2, 4, 8])
+def test_a_ring_over_four_devices_is_no_loop_and_computes_what_it_reads(fsdp: int) -> None:
+    """Its two steps are unrolled: programs with fsdp 4 x tensor 4 hold the logits alone."""
+    body = plain({"fsdp": fsdp, "tensor": 16 // fsdp}, seq_len=2048)
+    rings = {op.name for op in body if op.name == "logits/dw/ring"}
+    assert ("d(logits)" in all_taken(body)) is (fsdp == 8)
+    assert rings or fsdp == 2
+
+
 def test_matmuls_of_one_operation_compute_the_gradient_of_the_logits() -> None:
     """They read the logits for it, which the last of them gives back."""
     body = plain({"data": 16})
