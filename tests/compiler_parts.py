@@ -17,6 +17,8 @@ from tpusim.compiler_check.compare_collectives import (
     same_algorithm_share,
     same_mode_share,
 )
+from tpusim.compiler_check.compare_parts import ComparedPart
+from tpusim.compiler_check.conclusion import ComparedHbm, conclusion
 from tpusim.compiler_check.differences import Difference, grouped, ranked_differences, short_names
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "UNTIL",
     "CollectiveTraffic",
     "ComparedCollective",
+    "ComparedHbm",
+    "ComparedPart",
     "Computation",
     "DeviceIds",
     "Difference",
@@ -36,6 +40,7 @@ __all__ = [
     "Until",
     "callees",
     "collective_algorithm",
+    "conclusion",
     "encoded_body",
     "format_header",
     "grouped",

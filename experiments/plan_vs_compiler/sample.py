@@ -112,10 +112,10 @@ def numbers() -> Iterator[int]:
 def draw(number: int) -> Twin | None:
     """Return twin `number`, or None if what was drawn does not fit together."""
     rng = random.Random(number)
-    devices = _choice(rng, DEVICES)
-    pod = _slice(rng.choice(SLICES[devices]))
-    kind = _choice(rng, KINDS).split()
-    mesh = _mesh(rng, kind, pod)
+    devices = weighted(rng, DEVICES)
+    pod = slice_of(rng.choice(SLICES[devices]))
+    kind = weighted(rng, KINDS).split()
+    mesh = mesh_of(rng, kind, pod)
     if mesh is None:
         return None
     model = _model(rng, "expert" in kind)
@@ -129,17 +129,19 @@ def draw(number: int) -> Twin | None:
     return twin
 
 
-def _slice(name: str) -> Slice:
+def slice_of(name: str) -> Slice:
+    """Return the slice of a name such as `v5e:4x4 x 2`."""
     from tpusim.hardware import parse_slice
 
     return parse_slice(name)
 
 
-def _choice(rng: random.Random, weights: dict[Any, int]) -> Any:
+def weighted(rng: random.Random, weights: dict[Any, int]) -> Any:
+    """Return one of the keys, drawn as often as its weight says."""
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
-def _mesh(rng: random.Random, kind: list[str], pod: Slice) -> dict[str, int] | None:
+def mesh_of(rng: random.Random, kind: list[str], pod: Slice) -> dict[str, int] | None:
     """Return sizes of the axes of a kind that fill the slice."""
     left = pod.devices // pod.num_slices
     mesh: dict[str, int] = {}
@@ -160,7 +162,7 @@ def _mesh(rng: random.Random, kind: list[str], pod: Slice) -> dict[str, int] | N
 
 
 def _model(rng: random.Random, experts: bool) -> dict[str, Any]:
-    embed = _choice(rng, WIDTHS)
+    embed = weighted(rng, WIDTHS)
     heads = embed // 128
     kv_heads = rng.choice([heads, 8, 8])
     mlp = rng.choice([4 * embed, 7 * embed // 2, 8 * embed // 3 // 256 * 256])
@@ -168,7 +170,7 @@ def _model(rng: random.Random, experts: bool) -> dict[str, Any]:
     model: dict[str, Any] = {
         "name": "twin", "layers": LAYERS, "embed": embed, "mlp": mlp, "heads": heads,
         "kv_heads": kv_heads if heads % kv_heads == 0 else heads, "head_dim": 128,
-        "vocab": _choice(rng, VOCABULARIES), "attention": attention,
+        "vocab": weighted(rng, VOCABULARIES), "attention": attention,
     }  # fmt: skip
     if attention == "dot" and rng.random() < 0.7:
         model["softmax_dtype"] = "f32"
@@ -184,7 +186,7 @@ def _plan(
     rng: random.Random, mesh: dict[str, int], kind: list[str], model: dict[str, Any]
 ) -> dict[str, Any]:
     across = prod(size for axis, size in mesh.items() if axis != "tensor")
-    tokens = _choice(rng, TOKENS)
+    tokens = weighted(rng, TOKENS)
     context = mesh.get("context", 1)
     seq_len = rng.choice([1024, 2048, 4096]) * (1 if context == 1 else 2)
     if model["attention"] == "dot":
@@ -192,7 +194,7 @@ def _plan(
     shards = across // context
     batch = max(1, tokens * mesh.get("tensor", 1) * context // seq_len) * shards
     plan: dict[str, Any] = {
-        "mesh": mesh, "seq_len": seq_len, "global_batch": batch, "remat": _choice(rng, REMAT),
+        "mesh": mesh, "seq_len": seq_len, "global_batch": batch, "remat": weighted(rng, REMAT),
     }  # fmt: skip
     if rng.random() < 0.15:
         plan |= {"microbatches": 2, "global_batch": 2 * batch}

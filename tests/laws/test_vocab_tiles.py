@@ -4,7 +4,17 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from plans import any_program_of, calcs, flat, graph_of, loop, partitioned_of, plan_of, small
+from plans import (
+    any_program_of,
+    calcs,
+    flat,
+    graph_of,
+    holders,
+    loop,
+    partitioned_of,
+    plan_of,
+    small,
+)
 
 from tpusim.base import Phase
 from tpusim.graph import VOCAB_TILES
@@ -88,7 +98,7 @@ def test_a_tile_costs_one_more_logits_matmul(place: int, count: int) -> None:
 def test_logits_shrink_with_the_tiles_and_so_does_the_peak(place: int) -> None:
     results = [step(place, count) for count in (1, *COUNTS)]
     taken = [
-        {a.bytes for op, _ in flat(r.program.body) for a in op.allocs if a.tensor == "logits"}
+        {a.bytes for op, _ in holders(r.program.body) for a in op.allocs if a.tensor == "logits"}
         for r in results
     ]
     (whole,) = taken[0]
@@ -100,7 +110,7 @@ def test_logits_shrink_with_the_tiles_and_so_does_the_peak(place: int) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_tile_runs_what_a_shorter_sequence_would(count: int) -> None:
-    plan = PLANS[0]
+    plan = PLANS[0].replace(style="maxtext")
     short = any_program_of(MODEL, tiled(plan, 1, seq_len=1024 // count), POD)
     body = any_program_of(MODEL, tiled(plan, count), POD).body
     for scope in ("final_norm", "logits", "loss"):
@@ -111,25 +121,55 @@ def test_a_tile_runs_what_a_shorter_sequence_would(count: int) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(PLANS)))
-def test_the_head_is_gathered_once_and_its_gradient_reduced_once(place: int) -> None:
+def test_maxtext_gathers_the_head_once_and_reduces_its_gradient_once(place: int) -> None:
     """A microbatch, whatever the number of tiles."""
-    plan = PLANS[place]
+    plan = PLANS[place].replace(style="maxtext")
     for scope in ("head", "d(head)"):
         one, many = (
             moved(any_program_of(MODEL, tiled(plan, n), POD), scope) for n in (2, 8)
         )  # fmt: skip
         assert one == many
         assert many.total() in (0, plan.microbatches)
-    gathers = moved(any_program_of(MODEL, tiled(PLANS[0], 8), POD), "head")
-    reductions = moved(any_program_of(MODEL, tiled(PLANS[0], 8), POD), "d(head)")
+    program = any_program_of(MODEL, tiled(PLANS[0], 8, style="maxtext"), POD)
+    gathers, reductions = moved(program, "head"), moved(program, "d(head)")
     assert gathers == {CollectiveKind.ALL_GATHER: 1}
     assert reductions.total() == sum(reductions[kind] for kind in REDUCTIONS) == 1
 
 
-def test_the_sum_over_the_tiles_is_read_and_written_by_each() -> None:
+@pytest.mark.parametrize("place", [0, 3, 4, 5])
+def test_elsewhere_each_tile_gathers_the_head_and_scatters_its_term(place: int) -> None:
+    """Once forward and once backward, and what is added up over the tiles is the shard."""
+    plan = PLANS[place].replace(collective_matmul=False)
+    for count in COUNTS:
+        program = any_program_of(MODEL, tiled(plan, count), POD)
+        tiles = count * plan.microbatches
+        assert moved(program, "head") == {CollectiveKind.ALL_GATHER: 2 * tiles}
+        assert moved(program, "d(head)") == {CollectiveKind.REDUCE_SCATTER: tiles}
+        held = {a.bytes for op, _ in flat(program.body) for a in op.allocs if a.tensor == "d(head)"}
+        assert held == {2 * MODEL.embed * MODEL.vocab / 16}
+
+
+@pytest.mark.parametrize("mesh", [{"data": 16}, {"data": 4, "tensor": 4}, {"data": 4, "fsdp": 4}])
+def test_an_all_reduce_of_the_terms_waits_for_the_last_tile(mesh: dict[str, int]) -> None:
+    """As XLA moves it behind the loop, but no reduce-scatter."""
+    program = any_program_of(MODEL, tiled(plan_of(mesh, seq_len=1024), 4), POD)
+    scattered = {CollectiveKind.REDUCE_SCATTER: 4} if "fsdp" in mesh else {}
+    assert moved(program, "d(head)") == {CollectiveKind.ALL_REDUCE: 1, **scattered}
+
+
+def test_a_ring_in_a_tile_holds_its_logits_and_their_gradient() -> None:
+    """Two tensors of a tile and the gathered head; without a ring the gradient is fused."""
+    for rings, tensors in ((True, 2), (False, 1)):
+        plan = tiled(PLANS[0], 2, collective_matmul=rings)
+        held = [a for op, _ in flat(any_program_of(MODEL, plan, POD).body) for a in op.allocs]
+        of_loss = {a.tensor for a in held if a.tensor in ("bwd/logits", "bwd/d(logits)")}
+        assert len(of_loss) == tensors
+
+
+def test_the_sum_over_maxtext_s_tiles_is_read_and_written_by_each() -> None:
     """In the dtype in which weights are stored, unreduced; and reduced in it."""
     for dtype, item in (("f32", 4), ("bf16", 2)):
-        plan = tiled(PLANS[0], 4, param_dtype=dtype)
+        plan = tiled(PLANS[0], 4, param_dtype=dtype, style="maxtext")
         program = any_program_of(MODEL, plan, POD)
         elements = MODEL.embed * MODEL.vocab
         ((zeros, _),) = computed(program.body, "d(head)/zeros")

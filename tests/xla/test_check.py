@@ -274,3 +274,17 @@ def test_an_interrupt_while_it_compiles_is_a_sentence_and_leaves_nothing(
     assert list(folder.iterdir()) == []
     assert not (tmp_path / "report").exists()
     assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+def test_a_program_that_the_compiler_refuses_is_compared_like_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both sides say that 16 copies of the weights and their moments are too much."""
+    large = ["model.embed=4096", "model.mlp=32768", "plan.mesh={data=16}"]
+    settings = [word for each in large for word in ("--set", each)]
+    assert run(["check", str(run_file(tmp_path)), *settings, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["refused"], facts["plan_fit"]) == (True, "does not fit")
+    assert facts["program_hbm_bytes"] > facts["usable_hbm_bytes"]
+    assert facts["plan_hbm_bytes"] == pytest.approx(facts["program_hbm_bytes"], rel=0.1)
+    assert facts["program_step_s"] > 0

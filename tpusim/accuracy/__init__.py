@@ -10,6 +10,16 @@ from tpusim.accuracy.measured_errors import expected_range as expected_range
 from tpusim.accuracy.measured_errors import interval_score as interval_score
 from tpusim.accuracy.measured_errors import left_out_by as left_out_by
 from tpusim.accuracy.measured_errors import measured_errors as measured_errors
+from tpusim.accuracy.memory_errors import HBM_COVERAGE as HBM_COVERAGE
+from tpusim.accuracy.memory_errors import HbmErrors as HbmErrors
+from tpusim.accuracy.memory_errors import HbmFeatures as HbmFeatures
+from tpusim.accuracy.memory_errors import HbmOdds as HbmOdds
+from tpusim.accuracy.memory_errors import HbmResidual as HbmResidual
+from tpusim.accuracy.memory_errors import hbm_errors as hbm_errors
+from tpusim.accuracy.memory_errors import hbm_odds as hbm_odds
+from tpusim.accuracy.memory_errors import hbm_residuals_path as hbm_residuals_path
+from tpusim.accuracy.memory_errors import hbm_residuals_text as hbm_residuals_text
+from tpusim.accuracy.memory_errors import read_hbm_residuals as read_hbm_residuals
 from tpusim.accuracy.residuals import Residual as Residual
 from tpusim.accuracy.residuals import read_residuals as read_residuals
 from tpusim.accuracy.residuals import residuals as residuals

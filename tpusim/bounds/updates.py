@@ -50,7 +50,7 @@ class UpdateSeconds:
         ops = [
             *updates.clip(weights, deps),
             *updates.rates(weights, deps),
-            *(op for w in trained(weights) for op in updates.update(w, "")),
+            *(op for w in trained(weights) for op in updates.update(w, ())),
         ]
         total: Number = 0.0
         for op, times in _operations(ops, looped=not self.plan.active_schedule):

@@ -1,7 +1,8 @@
 """The entry point: exit codes, and one sentence per error.
 
 0: an answer, including that a plan does not fit. 2: a mistake of the user's. 1: a defect of ours.
-3: a sweep in which every plan of a kind is refused. 130: Ctrl-C, as shells have it.
+3: a sweep in which every plan of a kind is refused. 4: a check of a plan that fits, which the
+compiler refuses, or of one that does not, which it makes fit. 130: Ctrl-C, as shells have it.
 """
 
 import gc

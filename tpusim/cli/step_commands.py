@@ -37,6 +37,9 @@ from tpusim.cli.help import PlanCommand
 if TYPE_CHECKING:
     from tpusim.plan import MeasuredStage
 
+OTHER_VERDICT = 4
+"""The exit code of a check where plan and compiler differ on whether the program fits."""
+
 SAMPLE_COLUMNS = ("stage", "threads", "records", "bytes", "seconds")
 SAMPLE_HELP = f"a CSV file with the columns {', '.join(SAMPLE_COLUMNS)}"
 
@@ -183,7 +186,7 @@ def check(
     time_limit: TimeLimit = 600.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
-) -> str:
+) -> tuple[str, int]:
     """Compare a run with what the TPU compiler makes of it (extra: xla)."""
     from tpusim.cli.progress import show_work
     from tpusim.compiler.compile_apart import check_time_limit
@@ -201,7 +204,8 @@ def check(
         made = check(given.model, given.plan, given.pod, full=full, time_limit=time_limit)
     text = json_text(made.comparison.facts()) if as_json else str(made)
     text = with_files(text, folder, partial(write_check, made.comparison), as_json=as_json)
-    return printed(text, as_json=as_json, quiet=quiet)
+    code = 0 if made.comparison.hbm.same_verdict else OTHER_VERDICT
+    return printed(text, as_json=as_json, quiet=quiet), code
 
 
 @app.command(cls=PlanCommand)

@@ -4,6 +4,7 @@ from .compiled import Compiled as Compiled
 from .compiled import MemoryReport as MemoryReport
 from .compiled import check_flops as check_flops
 from .compiled import load as load
+from .compiling import RefusedError as RefusedError
 from .compiling import compile as compile
 from .tf import StepVariable as StepVariable
 from .tf import TensorFlowStep as TensorFlowStep

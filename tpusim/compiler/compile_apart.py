@@ -27,11 +27,15 @@ from tpusim.compiler.compiled import Compiled, Until, load
 from tpusim.compiler.hlo.parser_process import signal_name
 from tpusim.compiler.memory_report import dumped_report
 from tpusim.compiler.options import Option, with_dump
-from tpusim.compiler.refusals import refusal
+from tpusim.compiler.refusals import is_too_large, need_of, refusal
 from tpusim.hardware import Slice
 
 PROGRAM_FILES = "*.after_optimizations_after_buffer_assignment.txt"
 """The dump's last file before code generation; one a module."""
+
+REFUSED_FILES = "*.oom_intermediate_module.txt"
+"""What the compiler dumps of a program that needs more HBM than there is, after all its attempts:
+it is scheduled, and its buffers are assigned."""
 
 _LOOK_SECONDS = 0.05
 _FATAL = re.compile(r"Check fail|\w*Error: |^F\d{4} ")
@@ -78,7 +82,8 @@ def compile_apart(
     until: how far the compiler runs.
     time_limit: seconds for the child process.
 
-    Raise CompileError if the compiler refuses the program, or is late. Neither a process nor a file
+    A program that needs more HBM than there is is returned with its `refusal`. Raise CompileError
+    if the compiler refuses the program for another reason, or is late. Neither a process nor a file
     is left behind.
     """
     start = monotonic()
@@ -95,8 +100,10 @@ def compile_apart(
                     f"limit{_QUICKER[until]}"
                 )
             code = child.poll()
-        _check(request, code, name, pod)
-        made = _scheduled(dump, name, pod) if until == "schedule" else load(request / MADE)
+        made = _refused(request, name, pod)
+        if made is None:
+            _check(request, code, name, pod)
+            made = _scheduled(dump, name, pod) if until == "schedule" else load(request / MADE)
     return replace(made, name=name, data=made.data.lstrip(), seconds=monotonic() - start)
 
 
@@ -109,6 +116,30 @@ def _scheduled(dump: Path, name: str, pod: Slice) -> Compiled:
         )
     data = max((file.read_bytes() for file in files), key=len)
     return Compiled(name=name, data=data, memory=memory, until="schedule")
+
+
+def _refused(request: Path, name: str, pod: Slice) -> Compiled | None:
+    """Return the program that was too large for the compiler, if it was and is in the dump."""
+    _, text = _error(request)
+    memory, files = dumped_report(request / DUMP), [*(request / DUMP).glob(REFUSED_FILES)]
+    if not is_too_large(text) or memory is None or not files:
+        return None
+    return Compiled(
+        name=name,
+        data=max((file.read_bytes() for file in files), key=len),
+        memory=memory,
+        until="schedule",
+        refusal=need_of(text),
+    )
+
+
+def _error(request: Path) -> tuple[str, str]:
+    """Return the class of the child's error and its text, both empty without one."""
+    try:
+        error = json.loads((request / ERROR).read_text("utf-8"))
+    except FileNotFoundError:
+        return "", ""
+    return str(error["kind"]), str(error["text"])
 
 
 @contextmanager
@@ -166,12 +197,13 @@ def _tail(file: Path) -> bytes:
 
 def _check(request: Path, code: int | None, name: str, pod: Slice) -> None:
     """Raise CompileError if the child ended by an error. code: None if it was still running."""
-    with suppress(FileNotFoundError):
-        error = json.loads((request / ERROR).read_text("utf-8"))
-        kind, text = str(error["kind"]), str(error["text"])
+    kind, text = _error(request)
+    if kind:
         sentence = text if kind == CompileError.__name__ else refusal(kind, text, name, pod)
         first = (text.splitlines() or [""])[0][:500]
-        raise CompileError(sentence or f"{name} was not compiled for {pod}: {kind}: {first}")
+        refused = CompileError(sentence or f"{name} was not compiled for {pod}: {kind}: {first}")
+        refused.add_note(text)
+        raise refused
     if code:
         said = _last_words((request / "said").read_text("utf-8", "replace"))
         raise CompileError(

@@ -77,6 +77,8 @@ class Compiled:
     padding_flops: those of them that are of taps of convolutions on padding.
     from_cache: True if an earlier call compiled it.
     until: how far it was compiled.
+    refusal: why the compiler refused it, in a sentence: it needs more HBM than there is. Such a
+        program is the last that the compiler tried, scheduled and with its memory.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Compiled:
     padding_flops: float = 0.0
     from_cache: bool = False
     until: Until = "code"
+    refusal: str = ""
 
     @property
     def hlo(self) -> str:
@@ -125,6 +128,7 @@ class Compiled:
             "model_flops": self.model_flops,
             **({"padding_flops": self.padding_flops} if self.padding_flops else {}),
             **({} if self.until == "code" else {"until": self.until}),
+            **({"refusal": self.refusal} if self.refusal else {}),
         }
 
     @classmethod
@@ -149,6 +153,7 @@ class Compiled:
             model_flops=_number(facts.get("model_flops")),
             padding_flops=_number(facts.get("padding_flops")) or 0.0,
             until=_until(facts.get("until", "code")),
+            refusal=plain(_typed(facts.get("refusal", ""), str)),
         )
 
     def __str__(self) -> str:
@@ -165,6 +170,8 @@ class Compiled:
             lines.append(f"  compiled in {format_seconds(self.seconds)} ({made}){cached}")
         if self.until == "schedule":
             lines.append(f"  note         {STRUCTURE_ONLY}")
+        if self.refusal:
+            lines.append(f"  refused      {self.refusal}")
         if self.flags:
             lines.append(f"  flags        {' '.join(self.flags)}")
         other = [f"{k} {TESTED[k]}" for k, v in self.versions if TESTED.get(k, v) != v]

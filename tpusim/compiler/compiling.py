@@ -50,6 +50,17 @@ from tpusim.compiler.topologies import (
 from tpusim.hardware import Slice
 
 
+class RefusedError(CompileError):
+    """A program that needs more HBM than there is.
+
+    program: the last that the compiler tried, with its `refusal`.
+    """
+
+    def __init__(self, text: str = "", program: Compiled | None = None) -> None:
+        super().__init__(text)
+        self.program = program
+
+
 def compile(
     fn: Callable[..., Any] | ExportedProgram,
     *args: Any,
@@ -169,12 +180,15 @@ def compile(
             return _compile(lowered, name, pod, flags)
 
     made = _compile_or_load(run, lowered, pod, grid, found, flags, cache, extent)
+    made = replace(made, name=name, slice=pod)
+    if made.refusal:
+        raise RefusedError(f"{name} does not fit {pod}: {made.refusal}", made)
     padding = 0.0
     if model_flops is None and isinstance(fn, TensorFlowStep) and plain is None:
         model_flops, padding = fn.model_flops or None, fn.padding_flops
     elif model_flops is None:
         model_flops, padding = lowered_flops(plain or lowered) or (None, 0.0)
-    return replace(made, name=name, slice=pod, model_flops=model_flops, padding_flops=padding)
+    return replace(made, model_flops=model_flops, padding_flops=padding)
 
 
 def _exported_call(

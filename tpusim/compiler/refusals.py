@@ -96,8 +96,8 @@ def refusal(kind: str, text: str, name: str, pod: Slice) -> str:
 
     kind: name of the error's class.
     """
-    if "RESOURCE_EXHAUSTED" in text:
-        return f"{name} does not fit {pod}: {_too_large(text)}"
+    if is_too_large(text):
+        return f"{name} does not fit {pod}: {need_of(text)}"
     if _UNKNOWN_SHARDING in text:
         return f"{name}: JAX cannot tell the sharding of a callback's result; give out_shardings"
     if kind != "JaxRuntimeError":
@@ -110,7 +110,13 @@ def refusal(kind: str, text: str, name: str, pod: Slice) -> str:
     return f"{name}: the TPU compiler refused it for {pod}: {text.splitlines()[0][:500]}"
 
 
-def _too_large(text: str) -> str:
+def is_too_large(text: str) -> bool:
+    """Return True if an error of the compiler says that HBM is too small."""
+    return "RESOURCE_EXHAUSTED" in text
+
+
+def need_of(text: str) -> str:
+    """Return what a program needs that is too large, in words, from the compiler's error."""
     found = _MEMORY_NEEDED.search(text) or _MEMORY_USED.search(text)
     if found is None:
         return text.splitlines()[0][:500]

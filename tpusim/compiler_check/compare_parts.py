@@ -1,7 +1,6 @@
-"""The core's time, the FLOPs and the HBM of a plan beside those of a program, in parts."""
+"""The core's time and the FLOPs of a plan beside those of a program, in parts."""
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -11,7 +10,7 @@ from tpusim.compiler_check.core_times import TimedOperation
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames
 from tpusim.graph import Convolution, Einsum
 from tpusim.program import Collective, Compute, Single, walk_ops
-from tpusim.results import COMPUTE_LABELS, PlanResult, Result
+from tpusim.results import COMPUTE_LABELS, Result
 
 WORK, ATTENTION = "matmul and vector work", "attention kernels"
 """The names of work. Programs fuse norms, softmax and losses into matmuls, so matmul and vector
@@ -21,17 +20,8 @@ OTHERS = "all that is no matmul"
 """The name of element-wise groups, copies and casts, wherever they stand: of those that a program
 fuses into a matmul, the matmul has the time."""
 
-STATE = "weights and optimizer state"
-ELSE = "stacks of the layers, casts and copies"
-BETWEEN = "between buffers"
-"""Items of memory: what is held for the whole step, what belongs to no single operation of the
-graph, and what a device needs beyond the highest level of its schedule."""
-
 MOST_NAMED = 8
 """Operations of a program that are named for a part of its time: those that take longest."""
-
-_STACK = re.compile(r" x\d+$")
-"""The end of the name of what a plan's loop stacks: the copies of all its iterations."""
 
 Operation: TypeAlias = Callable[[Single], str]
 """Returns the forward operation of the graph behind an operation; empty where it is not known."""
@@ -118,34 +108,6 @@ class ComparedSide:
                     found[op.phase] += float(op.flops.total) * times
         return found
 
-    def held(self) -> Counter[str]:
-        """Return the bytes of each item of HBM at the peak."""
-        result, makers = self.result, self._makers()
-        resident = {alloc.tensor for alloc in result.program.resident}
-        found: Counter[str] = Counter()
-        for held in result.timeline.memory[result.lane].held:
-            if held.tensor in resident:
-                found[STATE] += held.bytes
-                continue
-            maker = makers.get(re.sub(r"#\d+$", "", held.tensor))
-            stacked = _STACK.search(held.tensor)
-            name = "" if maker is None or stacked else self.operation(maker)
-            found[EMBEDDING if name in self.names.lookups else name or ELSE] += held.bytes
-        found[BETWEEN] = int(result.hbm_peak_bytes) - sum(found.values())
-        return found
-
-    def _makers(self) -> Mapping[str, Single]:
-        """Return the operation that makes each tensor: that which allocates it, or its namesake.
-
-        A plan allocates a buffer with the operation that writes it. Compiled programs name an
-        array after the instruction that writes it, with the number of its result.
-        """
-        program = self.result.program
-        ops = [op for op, _ in walk_ops(program.body, program.segments)]
-        if isinstance(self.result, PlanResult):
-            return {alloc.tensor: op for op in ops for alloc in op.allocs}
-        return {op.name: op for op in ops}
-
 
 def compared_times(plan: ComparedSide, program: ComparedSide) -> tuple[ComparedPart, ...]:
     """Return all of the core's time in parts, which sum to the step times: work by pass, exposed.
@@ -170,7 +132,7 @@ def _time(
         sum(part.plan for part in parts),
         sum(part.program for part in parts),
         phase,
-        _most_different(part for part in parts if part.what and (part.plan or part.program)),
+        most_different(part for part in parts if part.what and (part.plan or part.program)),
         *named,
     )
 
@@ -194,12 +156,6 @@ def compared_flops(plan: ComparedSide, program: ComparedSide) -> tuple[ComparedP
     return tuple(row for row in found if row.plan or row.program)
 
 
-def compared_memory(plan: ComparedSide, program: ComparedSide) -> tuple[ComparedPart, ...]:
-    """Return the items of both peaks, those that differ most first; they sum to the peaks."""
-    first, second = plan.held(), program.held()
-    return _most_different(ComparedPart(n, first[n], second[n]) for n in first | second)
-
-
 def _sums(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Return the sum of the values of each name."""
     found: defaultdict[str, float] = defaultdict(float)
@@ -214,5 +170,6 @@ def _paired(plan: Mapping[str, float], program: Mapping[str, float]) -> list[Com
     return [ComparedPart(name, plan.get(name, 0.0), program.get(name, 0.0)) for name in names]
 
 
-def _most_different(parts: Iterable[ComparedPart]) -> tuple[ComparedPart, ...]:
+def most_different(parts: Iterable[ComparedPart]) -> tuple[ComparedPart, ...]:
+    """Return parts in the order of their differences, the largest first."""
     return tuple(sorted(parts, key=lambda part: -abs(part.difference)))

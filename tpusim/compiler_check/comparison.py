@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import ceil
 from typing import Any
 
 from tpusim.base.text_table import folded_table, wrapped_table
@@ -15,14 +14,15 @@ from tpusim.compiler_check.compare_collectives import (
     same_algorithm_share,
     same_mode_share,
 )
+from tpusim.compiler_check.compare_memory import compared_memory, peak_place
 from tpusim.compiler_check.compare_parts import (
     ComparedPart,
     ComparedSide,
     compared_flops,
-    compared_memory,
     compared_times,
     compared_waits,
 )
+from tpusim.compiler_check.conclusion import AGREEMENT, ComparedHbm, conclusion, reason
 from tpusim.compiler_check.core_times import timed_operations
 from tpusim.compiler_check.differences import (
     Difference,
@@ -36,14 +36,9 @@ from tpusim.compiler_check.step_names import SourceNames, StepNames, tensor_of
 from tpusim.program import Compute, Single
 from tpusim.results import PlanResult, ReplayResult, entry
 
-AGREEMENT = 0.05
-"""Relative difference of step times up to which plan and program agree."""
-
 DIFFERENCES_SHOWN = 10
 MEMORY_SHOWN = 8
 """Rows of the printed tables at most."""
-
-SIDE_SECONDS = ("plan_s", "program_s")
 
 WHOLES = (
     *("plan_step_s", "program_step_s", "plan_flops", "program_flops", "plan_hbm_bytes"),
@@ -69,13 +64,12 @@ class TwinComparison:
     placement: of the program's mesh on the torus; the plan should have the same.
     plan_step_s, program_step_s: step times.
     plan_flops, program_flops: matrix FLOPs that are executed, recomputation included.
-    plan_hbm_bytes, program_hbm_bytes: HBM at the peak.
+    hbm: HBM at the peak, and what both sides say of it.
     same_mode_share, same_algorithm_share: shares of the collectives' bytes, see
         `compare_collectives.same_mode_share`.
     times: the core's time by kind of work and pass, and exposed time by axes; sums to both steps.
     flops: by pass.
     collectives: by weight or tensor, pass and axes, those that move most first.
-    memory: HBM at the peak by item; sums to both peaks.
     differences: the step in parts, those whose time differs most first; sums to both steps.
     """
 
@@ -85,15 +79,28 @@ class TwinComparison:
     program_step_s: float
     plan_flops: float
     program_flops: float
-    plan_hbm_bytes: float
-    program_hbm_bytes: float
+    hbm: ComparedHbm
     same_mode_share: float
     same_algorithm_share: float
     times: tuple[ComparedPart, ...]
     flops: tuple[ComparedPart, ...]
     collectives: tuple[ComparedCollective, ...]
-    memory: tuple[ComparedPart, ...]
     differences: tuple[Difference, ...]
+
+    @property
+    def plan_hbm_bytes(self) -> float:
+        """HBM of the plan at its peak."""
+        return self.hbm.plan_bytes
+
+    @property
+    def program_hbm_bytes(self) -> float:
+        """HBM of the program at its peak."""
+        return self.hbm.program_bytes
+
+    @property
+    def memory(self) -> tuple[ComparedPart, ...]:
+        """HBM at the peaks by item, what differs most first; sums to both peaks."""
+        return self.hbm.items
 
     @property
     def error(self) -> float:
@@ -102,8 +109,11 @@ class TwinComparison:
 
     @property
     def agrees(self) -> bool:
-        """True if the step times differ by 5 % of the program's or less."""
-        return abs(self.error) <= AGREEMENT
+        """True if step times and HBM each differ by 5 % of the program's or less.
+
+        And if the plan fits where the compiler makes the program, and does not where it refuses it.
+        """
+        return abs(self.error) <= AGREEMENT and self.hbm.agrees
 
     @property
     def worth_saying(self) -> tuple[Difference, ...]:
@@ -112,39 +122,33 @@ class TwinComparison:
         return tuple(row for row in self.differences if abs(row.seconds) >= least)
 
     @property
-    def verdict(self) -> str:
-        """What a user wants to know, in a sentence."""
-        plan, program = format_seconds(self.plan_step_s), format_seconds(self.program_step_s)
-        percent = ceil(abs(self.error) * 100 - 1e-9) or 1
-        if self.agrees:
-            return f"the compiler agrees within {percent} %: plan {plan}, program {program}"
-        how = "slow" if self.error > 0 else "fast"
-        share = f"{abs(self.error):.0%}".replace("%", " %")
-        mostly = f", mostly because of {self.reason}" if self.reason else ""
-        return f"the plan is {share} too {how} (plan {plan}, program {program}){mostly}"
-
-    @property
     def reason(self) -> str:
         """The topic that adds most to the difference of the steps, in words; empty without one."""
-        topics: dict[str, list[Difference]] = {}
-        for row in self.differences:
-            topics.setdefault(row.topic, []).append(row)
-        sign = 1 if self.error > 0 else -1
-        rows = max(topics.values(), key=lambda rows: sign * _seconds(rows), default=[])
-        if not rows or sign * _seconds(rows) <= 0:
-            return ""
-        first = max(rows, key=lambda row: sign * row.seconds)
-        if len(rows) == 1:
-            return str(first)
-        sums = (format_seconds(sum(getattr(row, side) for row in rows)) for side in SIDE_SECONDS)
-        return f"{first.topic} ({' against '.join(sums)}); {first}"
+        return reason(self.error, self.differences)
+
+    @property
+    def headline(self) -> str:
+        """The verdict without its reasons."""
+        return conclusion((self.plan_step_s, self.program_step_s), self.hbm, ())
+
+    @property
+    def verdict(self) -> str:
+        """What a user wants to know, in a sentence."""
+        return conclusion((self.plan_step_s, self.program_step_s), self.hbm, self.differences)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
     def facts(self) -> Mapping[str, Any]:
         """Return the content of `check.json`, as plain data."""
+        hbm = self.hbm
         return {name: getattr(self, name) for name in WHOLES} | {
+            "usable_hbm_bytes": hbm.usable_bytes,
+            "plan_fit": str(hbm.plan_fit),
+            "refused": hbm.refused,
+            "same_verdict": hbm.same_verdict,
+            "plan_peak": hbm.plan_peak,
+            "program_peak": hbm.program_peak,
             "times": [
                 {"what": row.what, "phase": str(row.phase or ""), **_pair(row, "_s")}
                 for row in self.times
@@ -157,10 +161,6 @@ class TwinComparison:
             "memory": [{"what": row.what, **_pair(row, "_bytes")} for row in self.memory],
             "differences": [{"seconds": row.seconds, **asdict(row)} for row in self.differences],
         }
-
-
-def _seconds(rows: Sequence[Difference]) -> float:
-    return sum(row.seconds for row in rows)
 
 
 def _pair(row: ComparedPart, unit: str = "") -> dict[str, float]:
@@ -178,7 +178,8 @@ def _lines(c: TwinComparison) -> Iterator[str]:
     yield from _times(c)
     yield ""
     yield from entry("FLOPs", _flops(c))
-    yield from entry("HBM peak", _against(*_hbm(c), format_bytes))
+    yield from entry("HBM peak", _against(*c.hbm.sides, format_bytes))
+    yield from entry("", _peaks(c.hbm))
     yield from wrapped_table([*_memory(c)], left=1)
     yield ""
     yield from entry(
@@ -192,8 +193,9 @@ def _lines(c: TwinComparison) -> Iterator[str]:
     yield from wrapped_table([*_differences(c)], left=0)
 
 
-def _hbm(c: TwinComparison) -> tuple[float, float]:
-    return c.plan_hbm_bytes, c.program_hbm_bytes
+def _peaks(hbm: ComparedHbm) -> str:
+    usable = f"{format_bytes(hbm.usable_bytes)} can be used"
+    return f"the plan's {hbm.plan_peak}, the program's {hbm.program_peak}; {usable}"
 
 
 def _times(c: TwinComparison) -> Iterator[str]:
@@ -227,7 +229,7 @@ def _against(plan: float, program: float, written: Callable[[float], str]) -> st
 
 
 def _memory(c: TwinComparison) -> Iterator[tuple[str, ...]]:
-    least = LEAST_MEMORY * max(_hbm(c))
+    least = LEAST_MEMORY * max(c.hbm.sides)
     shown = [row for row in c.memory[:MEMORY_SHOWN] if abs(row.difference) >= least]
     if shown:
         yield ("at the peak", "plan", "program", "difference")
@@ -281,13 +283,16 @@ def _differences(c: TwinComparison) -> Iterator[tuple[str, ...]]:
         yield ("none", "", "")
 
 
-def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -> TwinComparison:
+def compare(
+    plan: PlanResult, program: ReplayResult, lines: Mapping[int, str], *, refused: bool = False
+) -> TwinComparison:
     """Return a plan beside the program that the compiler made of its exported step.
 
     plan: the result of the plan, on the placement that the program has.
     program: the replay of the compiled program.
     lines: the operation of the graph (such as `layer/wq`) whose JAX stands in a line of the
         exported file; other lines belong to no operation.
+    refused: True if the compiler refused the program, as it needs more HBM than there is.
     """
     names, source = StepNames.of(plan), SourceNames.of(program.program, lines)
 
@@ -317,13 +322,20 @@ def compare(plan: PlanResult, program: ReplayResult, lines: Mapping[int, str]) -
         program_step_s=program.step_time_s,
         plan_flops=float(plan.flops.total),
         program_flops=float(program.flops.total),
-        plan_hbm_bytes=plan.hbm_peak_bytes,
-        program_hbm_bytes=program.hbm_peak_bytes,
+        hbm=ComparedHbm(
+            plan_bytes=plan.hbm_peak_bytes,
+            program_bytes=program.hbm_peak_bytes,
+            usable_bytes=plan.hbm_bytes,
+            plan_fit=plan.fit,
+            refused=refused,
+            plan_peak=peak_place(sides[0]),
+            program_peak=peak_place(sides[1]),
+            items=compared_memory(*sides),
+        ),
         same_mode_share=same_mode_share(collectives),
         same_algorithm_share=same_algorithm_share(collectives),
         times=times,
         flops=compared_flops(*sides),
         collectives=collectives,
-        memory=compared_memory(*sides),
         differences=ranked_differences(times, compared_waits(*sides), collectives),
     )

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from tpusim.base.errors import CompileError
-from tpusim.compiler import Compiled, compile, place_mesh
+from tpusim.compiler import Compiled, RefusedError, compile, place_mesh
 from tpusim.compiler import cache as program_cache
 from tpusim.compiler.options import ENVIRONMENT, Option
 from tpusim.compiler.topologies import INSTALL, versions
@@ -70,7 +70,8 @@ def compile_step(asked: StepCompilation) -> Compiled:
     """Return the program of an exported step, from the cache if the same was compiled before.
 
     The compiler runs in a process of its own, where a time limit or Ctrl-C ends it. A cached
-    program needs neither JAX nor the compiler. Raise CompileError as `ts.xla.compile`.
+    program needs neither JAX nor the compiler. One that needs more HBM than there is is the last
+    that the compiler tried, with its `refusal`; otherwise raise CompileError as `ts.xla.compile`.
     """
     facts, source = _facts(asked), asked.step.source.encode()
     extents = dict.fromkeys(("code", asked.until))
@@ -78,7 +79,12 @@ def compile_step(asked: StepCompilation) -> Compiled:
     for entry in entries:
         if (kept := program_cache.get(entry)) is not None:
             return replace(kept, slice=asked.planned.pod)
-    made = _compile(asked)
+    try:
+        made = _compile(asked)
+    except RefusedError as error:
+        if error.program is None:
+            raise
+        made = error.program
     program_cache.put(entries[-1], made)
     return made
 

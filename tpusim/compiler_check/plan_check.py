@@ -32,7 +32,8 @@ class PlanCheck:
     """A plan beside the program that the TPU compiler made of its exported step.
 
     step: the exported step.
-    compiled: the program.
+    compiled: the program; one that the compiler refused, as it needs more HBM than there is, has
+        its `refusal`, and is the last that the compiler tried.
     plan, program: the simulated plan, and the replayed program.
     comparison: the two side by side.
     """
@@ -54,7 +55,12 @@ class PlanCheck:
         took = "" if seconds is None else f" in {seconds:.1f} s"
         cached = ", now read from the cache" if self.compiled.from_cache else ""
         yield f"compiled by {made}{took}{cached}"
-        if self.compiled.until == "schedule":
+        if self.compiled.refusal:
+            yield (
+                f"the compiler refused it: {self.compiled.refusal}; the program is the last that "
+                "it tried"
+            )
+        elif self.compiled.until == "schedule":
             yield (
                 "the compiler was ended once its schedule and buffers were there, so collectives "
                 "have their usual algorithms; --full generates code too"
@@ -89,7 +95,8 @@ def check(
         choices (`collective_matmul`).
 
     Raise PlanError for a plan that cannot be simulated or written as JAX, and CompileError if the
-    extra `xla` is not installed, the compiler refuses the program, or the time is over.
+    extra `xla` is not installed, the compiler refuses the program for another reason than its HBM,
+    or the time is over.
     """
     model, plan, pod = check_arguments(model, plan, pod, "check")
     step_versions()
@@ -109,5 +116,5 @@ def check(
         compiled=compiled,
         plan=planned,
         program=program,
-        comparison=compare(planned, program, dict(step.lines)),
+        comparison=compare(planned, program, dict(step.lines), refused=bool(compiled.refusal)),
     )

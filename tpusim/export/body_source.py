@@ -14,7 +14,7 @@ from tpusim.export.names import (
     unsaid,
     value_name,
 )
-from tpusim.export.operations import expression
+from tpusim.export.operations import expression, names_residual
 from tpusim.export.routing import made_besides
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import StepLine, assignment, indented, plain
@@ -79,6 +79,7 @@ class StepBodies:
                     value_name(given),
                     op.name,
                     context.layouts[given.name] != context.layouts[made.name],
+                    named=given.short in context.named,
                 )
             ]
         value = expression(op, context)
@@ -87,7 +88,7 @@ class StepBodies:
             raise unsaid(op.name, f"the function {function}")
         besides = made_besides(op, context)
         if len(op.outputs) == 1 and not besides:
-            return self._result(op.outputs[0], value, op.name)
+            return self._result(op.outputs[0], value, op.name, named=names_residual(op))
         names = [*(value_name(tensor) for tensor in op.outputs), *besides]
         lines = assignment(", ".join(names), value, op.name)
         for tensor in op.outputs:
@@ -95,11 +96,12 @@ class StepBodies:
         return lines
 
     def _result(
-        self, tensor: Tensor, value: str, op: str, constrained: bool = True
+        self, tensor: Tensor, value: str, op: str, constrained: bool = True, named: bool = False
     ) -> list[StepLine]:
+        """Return the assignment of a result. named: its value has the name that saves it."""
         if constrained:
             value = f"shard({value}, {self.context.value_spec(tensor)})"
-        if tensor.short in self.context.named:
+        if tensor.short in self.context.named and not named:
             value = f"checkpoint_name({value}, {quoted(tensor.short)})"
         return assignment(value_name(tensor), value, op)
 

@@ -204,6 +204,15 @@ def _(op: Attention, context: StepContext) -> str:
     return call("flash_attention", *given, spec(query), spec(key), *options)
 
 
+def names_residual(op: Op) -> bool:
+    """Return True if an operation names what a policy saves of it, so that its result needs none.
+
+    The kernel of fused attention does: a second name, of the result in the layout of activations,
+    would be a second stack of the same values.
+    """
+    return isinstance(op, Attention)
+
+
 def _kernel_options(kernel: AttentionKernel) -> list[str]:
     """Return the blocks of a kernel, and one for the backward pass, where they are not JAX's."""
     blocks = [kernel.block_of(backward=late) for late in (False, True)]

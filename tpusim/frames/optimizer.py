@@ -185,7 +185,6 @@ class Updates:
             state = self.moment_bytes(weight) if name == "lamb" else 0
             flops = 2 * SUM_OF_SQUARES_FLOPS + (UPDATE_FLOPS["adam"] if name == "lamb" else 0)
             work = VectorWork(reads + state, state, flops * elements)
-            held = finished.held.get(weight.name, "")
             ops.append(
                 Compute(
                     name=f"norms/{weight.name}",
@@ -193,7 +192,7 @@ class Updates:
                     scope=weight.name,
                     deps=finished.deps(weight.name),
                     work=work,
-                    frees=(held,) if held and name == "lamb" else (),
+                    frees=finished.frees(weight.name) if name == "lamb" else (),
                 )
             )
             groups.setdefault(_axes(weight), []).append(weight)
@@ -203,8 +202,8 @@ class Updates:
                 ops.append(_sum_over(axes, "rates", [f"norms/{w.name}" for w in members], count))
         return tuple(ops)
 
-    def update(self, weight: StoredWeight, gradient: str) -> Update:
-        """Return the update of one weight (all layers): it reads weight, moments and gradient.
+    def update(self, weight: StoredWeight, gradients: Sequence[str]) -> Update:
+        """Return the update of one weight (all layers): it reads weight, moments and `gradients`.
 
         Muon's momentum of a matrix is made orthogonal before the weight is updated with it. LAMB
         has updated the moments for its norms, see `rates`.
@@ -212,7 +211,7 @@ class Updates:
         elements = weight.copies * self.sizes.elements(weight.updated)
         state, stored = self.moment_bytes(weight), elements * DTYPE_BYTES[self.numerics.param]
         reads = state + elements * DTYPE_BYTES[self.gradients]
-        frees = (gradient,) if gradient else ()
+        frees = tuple(gradients)
         name = self.optimizer_of(weight)
         flops = UPDATE_FLOPS[name] * elements
         if name == "lamb":

@@ -3,7 +3,8 @@
 The sweep goes through the operations backwards, asks each for its transposes, and adds up the
 contributions to the gradient of a tensor that was read more than once. A scan becomes a second scan
 over its transposed body, with the recomputed operations in front; a tensor that its iterations
-share gets the sum of their gradients, of a weight in the dtype in which weights are stored.
+share gets the sum of their gradients, of a weight in the dtype in which weights are stored unless
+each iteration reduces its own.
 """
 
 from collections import Counter
@@ -206,7 +207,8 @@ def _transpose_scan(
     carries = _carried_back(op, given, carried, inner, sweep)
     stacks = _gradients(op, inner, sweep, ((part, whole) for whole, part in op.slices))
     after = _weights_after(op, inner, stacks, sweep) if op.weights_after else {}
-    sums = _gradients(op, inner, sweep, ((t, _summed(t)) for t in op.shared if t not in after))
+    shared = ((t, t if op.apart else _summed(t)) for t in op.shared if t not in after)
+    sums = _gradients(op, inner, sweep, shared)
     keeps = _keeps_sums if op.steps else remat.keeps
     again, kept = recompute(op.body, inner.ops, keeps, in_readers=remat.left_to_compiler)
     body = _block_by_block(again, inner.ops)
@@ -217,13 +219,13 @@ def _transpose_scan(
     name, phase = f"{op.name}/d", Phase.BACKWARD
     back = Scan(
         name, op.trips, body, carries, stacks=stacks, sums=sums, steps=op.steps,
-        unrolled=op.unrolled, phase=phase,
+        apart=op.apart, unrolled=op.unrolled, phase=phase,
     )  # fmt: skip
     back = _with_reads(back, kept, parts, (*op.shared, *added.values()))
     sweep.ops.append(back)
     sweep.ops.extend(after.values())
-    shared = {tensor.name for tensor in op.shared}
-    own = {name: t for name, t in inner.parameter_gradients.items() if name not in shared}
+    names = {tensor.name for tensor in op.shared}
+    own = {name: t for name, t in inner.parameter_gradients.items() if name not in names}
     sweep.parameter_gradients |= own
     return replace(op, saves=back.loads)
 

@@ -36,6 +36,8 @@ class Scan:
     weights_after: of a recurrence, gradients of weights are matmuls over all of its steps, after
         the backward scan, where its stacks have both operands.
     recomputed: the backward scan computes the body again, whatever else is saved.
+    apart: each iteration gathers the shared tensors for itself, and reduces its own term of a sum;
+        otherwise they are gathered before all iterations, and sums reduced after them.
     weights_only: the weight-gradient half of a split backward pass, which reads residuals that the
         other half has saved.
     unrolled: each iteration is written on its own, so that nothing is stacked.
@@ -54,6 +56,7 @@ class Scan:
     steps: str = ""
     weights_after: bool = False
     recomputed: bool = False
+    apart: bool = False
     weights_only: bool = False
     unrolled: bool = False
     phase: Phase = Phase.FORWARD

@@ -1,5 +1,6 @@
 """Element-wise groups, which run in one pass over their tensors."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tpusim.base.phase import Phase
@@ -125,6 +126,14 @@ class Pointwise:
     def copies(self) -> bool:
         """True if it copies each operand, rearranged, and combines none of them."""
         return self.alone and [t.dims for t in self.inputs] == [t.dims for t in self.outputs]
+
+    def making(self, names: Collection[str]) -> "Pointwise":
+        """Return the group with what those of its results need: of copies, their operands alone."""
+        if not self.copies:
+            return self
+        pairs = zip(self.inputs, self.outputs, strict=True)
+        inputs, outputs = zip(*(pair for pair in pairs if pair[1].name in names), strict=True)
+        return replace(self, inputs=inputs, outputs=outputs)
 
     @property
     def writes_residuals(self) -> bool:

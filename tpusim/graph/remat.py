@@ -13,6 +13,7 @@ from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
 from tpusim.base.value_checks import check_flag, check_names, check_words
 from tpusim.graph.contractions import Einsum
+from tpusim.graph.function import COPY
 from tpusim.graph.ops import Op
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.tensor import Tensor, TensorRole
@@ -74,8 +75,16 @@ class Remat:
         return self.policy == "none" and self.unrolled
 
     def keeps(self, op: Op, tensor: Tensor) -> bool:
-        """Return True if `tensor`, made by `op`, is saved for the backward pass."""
-        if tensor.short in (LAYER_IN, *self.save, *self.offload):
+        """Return True if `tensor`, made by `op`, is saved for the backward pass.
+
+        A copy of a tensor that is saved by name is not, whose values would be saved twice.
+        """
+        named = (LAYER_IN, *self.save, *self.offload)
+        if isinstance(op, Pointwise) and op.function == COPY and self.policy != "none":
+            (source,) = op.making({tensor.name}).inputs
+            if source.short in named:
+                return False
+        if tensor.short in named:
             return True
         if self.left_to_compiler:
             return not isinstance(op, Pointwise) or op.alone
@@ -114,10 +123,13 @@ def recompute(
         op = maker.get(tensor.name)
         if op is None or keeps(op, tensor):
             saved.setdefault(tensor.name, tensor)
-        elif op.name not in again:
-            again.add(op.name)
-            wanted.extend(t for t in op.inputs if t.role is TensorRole.ACTIVATION)
-    ops = [replace(op, phase=Phase.RECOMPUTE) for op in body if op.name in again]
+        elif tensor.name not in again:
+            again.add(tensor.name)
+            read = op.making({tensor.name}).inputs if isinstance(op, Pointwise) else op.inputs
+            wanted.extend(t for t in read if t.role is TensorRole.ACTIVATION)
+    needed = (op for op in body if not again.isdisjoint(tensor.name for tensor in op.outputs))
+    made = (op.making(again) if isinstance(op, Pointwise) else op for op in needed)
+    ops = [replace(op, phase=Phase.RECOMPUTE) for op in made]
     if in_readers:
         ops = [replace(op, inlined=True) if isinstance(op, Pointwise) else op for op in ops]
     return tuple(ops), tuple(saved[name] for name in sorted(saved))

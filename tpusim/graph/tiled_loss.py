@@ -1,8 +1,12 @@
 """The loss in tiles: the operations after the layers run on one part of the tokens at a time.
 
 The logits of all tokens are then never in memory at once. Each tile's logits are computed again for
-the backward pass, and the gradients of the weights that all tiles share are added up over them
-(MaxText's vocabulary_tiling.py, a custom gradient over two scans).
+the backward pass, and the gradients of the weights that all tiles share are added up over them.
+
+MaxText (vocabulary_tiling.py) writes a custom gradient over two scans and gathers the head before
+them, so that its gradient is added up whole, in the dtype of the weights, and reduced once. A scan
+under `jax.checkpoint` alone gathers the head in each tile, and reduces each tile's term of its
+gradient: 27 of 27 programs on v4 to 7x (libtpu 0.0.42.1).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,16 +25,18 @@ TILE = "tile/"
 """Prefix of the names of tensors that are tiles of others; no plan names them."""
 
 
-def with_tiled_loss(graph: Graph, parts: Mapping[str, int]) -> Graph:
+def with_tiled_loss(graph: Graph, parts: Mapping[str, int], apart: bool = False) -> Graph:
     """Return the forward graph with all that follows its last scan in a scan over tiles.
 
     parts: number of parts of each dimension of the loss, which divides its size.
+    apart: each tile gathers weights and reduces their gradients for itself, see `Scan`.
     """
     cut = {dim: part_of(dim, count) for dim, count in parts.items() if count > 1}
     if not cut:
         return graph
     place = max((i for i, op in enumerate(graph.ops) if isinstance(op, Scan)), default=-1) + 1
     tiled = _scan(graph.ops[place:], cut, prod(parts.values()), graph.loss)
+    tiled = replace(tiled, apart=apart)
     sizes = ((name, graph.sizes[dim] // parts[dim]) for dim, name in cut.items())
     return replace(graph, dims=(*graph.dims, *sizes), ops=(*graph.ops[:place], tiled))
 

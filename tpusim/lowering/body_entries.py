@@ -1,12 +1,15 @@
 """Entries of a body: the nodes of a partitioned graph once their modes are chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.phase import Phase
-from tpusim.partition import CollectiveNode, ComputeNode, LoopNode
+from tpusim.partition import CollectiveNode, ComputeNode, LoopNode, Node
 from tpusim.program import CollectiveKind, Mode, TransferKind
+
+UNROLLED_RING = 4
+"""The most devices of a ring that is written out, and not a loop over chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,7 @@ class PlannedCollective:
     """A collective as it will run: one logical collective, or several merged into one.
 
     after: names of collectives that must be done before it starts, besides those of its operands.
+    ahead: it runs before the first of the layers, where they are not scanned.
     pipelined: software-pipelined. Nothing in its iteration of the loop depends on it: the producer
         of its operand waits for it one iteration later, and so does whatever reads its result.
     """
@@ -22,6 +26,7 @@ class PlannedCollective:
     mode: Mode
     algorithm: str = ""
     after: tuple[str, ...] = ()
+    ahead: bool = False
     pipelined: bool = False
 
     @property
@@ -51,11 +56,15 @@ class CollectiveMatmul:
     """A matmul and a collective as one loop over chunks.
 
     mode: of its permutes: a ring beside the matmuls, or synchronous.
+    waits: it runs once the layers are done, where they are not scanned.
+    ahead: its result is allocated before the first of these layers.
     """
 
     compute: ComputeNode
     collective: CollectiveNode
     mode: Mode = Mode.RING
+    waits: bool = False
+    ahead: bool = False
 
     @property
     def name(self) -> str:
@@ -155,12 +164,44 @@ Entry: TypeAlias = (
     ComputeNode | PlannedCollective | CollectiveMatmul | RingAttention | LoopNode | HostCopy
 )
 
+Step = TypeVar("Step", Node, Entry)
+
 
 def on_core(entry: Entry) -> bool:
     """Return True for one operation that occupies the core: its times are in program order."""
     return isinstance(entry, ComputeNode) or (
         isinstance(entry, PlannedCollective) and entry.mode is Mode.SYNC
     )
+
+
+class LayerParts(NamedTuple):
+    """The entries of a layer that is not scanned: before all layers, in its turn, and after all."""
+
+    before: Sequence[Entry]
+    in_turn: Sequence[Entry]
+    after: Sequence[Entry]
+
+
+def layer_parts(entries: Sequence[Entry]) -> LayerParts:
+    """Return the entries of a layer by when they run."""
+    rings = {i for i, e in enumerate(entries) if isinstance(e, CollectiveMatmul) and e.waits}
+    kept, after = with_readers(entries, rings)
+    first = [entry for entry in kept if isinstance(entry, PlannedCollective) and entry.ahead]
+    return LayerParts(first, [entry for entry in kept if entry not in first], after)
+
+
+def with_readers(steps: Sequence[Step], chosen: Collection[int]) -> tuple[list[Step], list[Step]]:
+    """Return the steps that stay, and those at the `chosen` places with all their readers."""
+    kept: list[Step] = []
+    moved: list[Step] = []
+    made: set[str] = set()
+    for place, step in enumerate(steps):
+        if place in chosen or not made.isdisjoint(step.reads):
+            moved.append(step)
+            made.update(step.writes)
+        else:
+            kept.append(step)
+    return kept, moved
 
 
 def pipelined_results(entries: Sequence[Entry]) -> dict[str, str]:

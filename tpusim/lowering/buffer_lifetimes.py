@@ -1,6 +1,6 @@
 """Buffer lifetimes: allocation and free points, from the order of a body's entries."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.base.phase import Phase
@@ -9,8 +9,8 @@ from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
     HostCopy,
+    LayerParts,
     PlannedCollective,
-    RingAttention,
     on_core,
     pipelined_results,
 )
@@ -40,10 +40,13 @@ class BufferLifetimes:
 
     finished: gradients outside of all loops, which wait for the optimizer.
     gradients: weight -> tensor that holds its gradients inside of a loop.
+    apart: weight -> iterations that have a tensor each for its gradient, in place of a stack.
     offload: saved tensors that no loop stacks.
     last_loader: saved tensor -> the loop that is the last to read it.
+    whole: weight -> the whole gradient of a layer that is held, see `_sliced_by_reader`.
     taken_over: gradient -> the given buffer that it was written over.
     names: of the last body, the name under which each buffer was allocated.
+    ahead: of the last body, the buffers that were allocated for all iterations before the first.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class BufferLifetimes:
         self.finished = gradients
         self.offload = frozenset(offload)
         self.gradients: dict[str, str] = {}
+        self.apart: dict[str, int] = {}
         self.last_loader = {
             tensor.name: node.scan.name
             for node in nodes
@@ -68,7 +72,9 @@ class BufferLifetimes:
             for tensor in node.scan.loads
         }
         self.taken_over: dict[str, str] = {}
+        self.whole: dict[str, str] = {}
         self.names: dict[str, str] = {}
+        self.ahead: Sequence[str] = ()
         self._saved: dict[str, str] = {}
 
     def lives(
@@ -78,21 +84,28 @@ class BufferLifetimes:
         loads: Sequence[str] = (),
         outside: Collection[str] = (),
         given: Collection[str] = (),
-        in_loop: bool = False,
-    ) -> tuple[list[list[BufferEvents]], list[list[str]]]:
+        loop_node: LoopNode | None = None,
+    ) -> list[list[BufferEvents]]:
         """Return the events of each entry: a buffer lives from its writer to its last reader.
 
-        Return also the tensors that the last loop of each pass holds, which its successor frees.
+        The passes of the body of `loop_node` are those of `LayerParts` where it is not scanned.
 
         Buffers in `kept` outlive the body, and those in `outside` are allocated and freed around
         it; those in `given` are there before it, and end with their last reader. `loads` are copied
         out of their stacks by their first reader. A result that comes an
-        iteration late goes to its stack at once, and is read from there. A loop allocates nothing
-        itself: what it needs throughout is allocated by the operation before it, and freed by the
-        one after it.
+        iteration late goes to its stack at once, and is read from there.
         """
         entries = [entry for one in passes for entry in one]
-        body = _BodyLifetimes(self, entries, kept, loads, outside, given)
+        apart = loop_node is not None and loop_node.scan.unrolled
+        first = len(passes[0]) if apart else 0
+        saved, read = self._left_apart(loop_node, entries)
+        self.ahead = _allocated_ahead(entries) if apart else ()
+        read |= dict(zip(self.ahead, self.ahead, strict=True))
+        waits = self._waiting_inputs(loop_node, passes)
+        before = {**dict.fromkeys(given), **read, **{key: a.tensor for key, a in waits.items()}}
+        body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved)
+        if waits:
+            body.lives[first].allocs.extend(waits.values())
         for place, entry in enumerate(entries):
             body.load(place, entry)
             body.write(place, entry)
@@ -100,10 +113,11 @@ class BufferLifetimes:
                 self._stacks(entry, body.lives[place])
             if isinstance(entry, HostCopy):
                 body.leave(place, entry)
+        if body.saved:
+            body.lives[first].allocs.extend(body.saved.values())
         self.names = body.names
         rest = iter(body.lives)
-        lives = [[next(rest) for _ in one] for one in passes]
-        return lives, [_beside_loops(*pair, in_loop) for pair in zip(passes, lives, strict=True)]
+        return [[next(rest) for _ in one] for one in passes]
 
     def size(self, key: str) -> Number:
         """Return the bytes of a buffer on one device."""
@@ -128,6 +142,13 @@ class BufferLifetimes:
         The last loop that reads a stack frees it.
         """
         scan = loop_node.scan
+        if scan.unrolled:
+            for tensor, key in zip(scan.saves, loop_node.saves, strict=True):
+                self._saved[tensor.name] = self._saved_apart(tensor, key, scan.phase).tensor
+            for weight, key in loop_node.gradients:
+                self.gradients[weight] = self._gradient_apart(key).tensor
+                self.apart[weight] = scan.trips
+            return
         for tensor in scan.loads:
             if tensor.name in self._saved and self.last_loader.get(tensor.name) == scan.name:
                 life.frees.append(self._saved.pop(tensor.name))
@@ -142,6 +163,61 @@ class BufferLifetimes:
             stack = self._as_gradient(self._stack(key, loop_node.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
             life.allocs.append(stack)
+
+    @property
+    def layer_gradients(self) -> dict[str, str]:
+        """The tensor that holds a weight's gradients inside of a loop, by weight."""
+        return self.gradients | self.whole
+
+    def _left_apart(
+        self, loop_node: LoopNode | None, entries: Sequence[Entry]
+    ) -> tuple[dict[str, Alloc], dict[str, str]]:
+        """Return what each layer leaves and reads without stacks, where layers are not scanned.
+
+        The allocations that an iteration leaves, by buffer: saved tensors, and gradients; and the
+        buffers of which it has the last reader, each with the name under which it was left.
+        """
+        if loop_node is None or not loop_node.scan.unrolled:
+            return {}, {}
+        scan = loop_node.scan
+        saves = zip(scan.saves, loop_node.saves, strict=True)
+        left = {key: self._saved_apart(tensor, key, scan.phase) for tensor, key in saves}
+        whole = _sliced_by_reader(entries)
+        for weight, key in loop_node.gradients:
+            if key in whole:
+                self.whole[weight] = whole[key]
+                left[whole[key]] = replace(self.alloc(whole[key]), category="gradients")
+            else:
+                left[key] = self._gradient_apart(key)
+        loads = zip(scan.loads, loop_node.loads, strict=True)
+        read = {
+            key: self._saved[tensor.name]
+            for tensor, key in loads
+            if tensor.name in self._saved and self.last_loader.get(tensor.name) == scan.name
+        }
+        return left, read
+
+    def _waiting_inputs(
+        self, loop_node: LoopNode | None, passes: Sequence[Sequence[Entry]]
+    ) -> dict[str, Alloc]:
+        """Return the allocations of what an iteration leaves to the next and what waits reads."""
+        if loop_node is None or not loop_node.scan.unrolled:
+            return {}
+        read = {key for entry in LayerParts(*passes).after for key in entry.reads}
+        carried = [key for key, _ in loop_node.carried if key in read]
+        return {key: replace(self.alloc(key), tensor=f"{key} (waiting)") for key in carried}
+
+    def _saved_apart(self, tensor: Tensor, key: str, phase: Phase) -> Alloc:
+        one = replace(self.alloc(key), category=_SAVED_CATEGORIES[phase])
+        return self._kept(self._as_saved(one, tensor))
+
+    def _gradient_apart(self, key: str) -> Alloc:
+        return self._kept(self._as_gradient(self.alloc(key), key))
+
+    def _kept(self, one: Alloc) -> Alloc:
+        """Return what a layer leaves: under a name of its own if it is a copy in another dtype."""
+        copied = not bool(one.bytes == self.size(one.tensor))
+        return replace(one, tensor=f"{one.tensor} (copy)") if copied else one
 
     def _as_saved(self, stack: Alloc, tensor: Tensor) -> Alloc:
         """Return a stack in the dtype in which the tensor is saved."""
@@ -161,6 +237,7 @@ class _BodyLifetimes:
         see `FusedResults`.
     names: the name under which each buffer of this body was allocated: its own, or that of the
         operand which it was written over.
+    saved: allocations that outlive the body, by buffer, until the body makes them.
     """
 
     def __init__(
@@ -170,11 +247,15 @@ class _BodyLifetimes:
         kept: Sequence[str],
         loads: Sequence[str],
         outside: Collection[str],
-        given: Collection[str],
+        given: Mapping[str, str | None],
+        saved: Mapping[str, Alloc],
     ) -> None:
+        """given: each with the name under which it was allocated; None if it is its own."""
         self.memory = memory
         self.entries = entries
-        self.kept = frozenset((*kept, *outside))
+        self.saved = dict(saved)
+        stays = (key for key, one in saved.items() if one.tensor == key)
+        self.kept = frozenset((*kept, *outside, *stays))
         self.outside = outside
         self.lives = [BufferEvents() for _ in entries]
         self.names: dict[str, str] = {}
@@ -190,12 +271,13 @@ class _BodyLifetimes:
             if key not in late
         }
         self.last |= _sliced_late(entries, memory.finished)
+        self.last = {**{k: len(entries) - 1 for k, name in given.items() if name}, **self.last}
         fetched = {key for e in entries if isinstance(e, HostCopy) for key in e.writes}
         self.loads = set(loads) - fetched
         self.given = frozenset(given).intersection(self.last) - self.kept
         for key in sorted(self.given):
-            self.names[key] = key
-            self._give_back(key, self.last[key])
+            self.names[key] = given[key] or key
+            self._give_back(self.names[key], self.last[key])
 
     def load(self, place: int, entry: Entry) -> None:
         """Copy the tensors that the entry is the first to read out of their stacks."""
@@ -209,7 +291,8 @@ class _BodyLifetimes:
         over = self._overwritten(place, entry)
         for key in entry.writes:
             in_place = self.memory.buffers[key].category == STATE
-            if in_place or key in self.outside or key in self.inside:
+            taken = in_place or key in self.outside or key in self.memory.ahead
+            if taken or key in self.inside:
                 continue
             if key in self.added:
                 self.names[key] = self.names[self.added[key]]
@@ -237,7 +320,11 @@ class _BodyLifetimes:
         self.lives[place].frees.append(one.tensor)
 
     def _take(self, key: str, place: int, end: int | None) -> None:
-        self.lives[place].allocs.append(self.memory.alloc(key))
+        left = self.saved.pop(key, None)
+        if left is None or end is not None:
+            self.lives[place].allocs.append(self.memory.alloc(key))
+        if left is not None:
+            self.lives[place].allocs.append(left)
         self._give_back(key, end)
 
     def _give_back(self, name: str, end: int | None) -> None:
@@ -253,7 +340,10 @@ class _BodyLifetimes:
         dying = [
             key
             for key in dict.fromkeys(_element_by_element(entry))
-            if self.last.get(key) == place and key in self.names and key not in self.added
+            if self.last.get(key) == place
+            and key in self.names
+            and key not in self.added
+            and key not in self.kept
         ]
         pairs = {}
         size = self.memory.size
@@ -294,69 +384,46 @@ def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str
     }
 
 
+def _allocated_ahead(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the results of rings that have their buffers before the first iteration."""
+    rings = (e for e in entries if isinstance(e, CollectiveMatmul) and e.ahead)
+    return tuple(key for ring in rings for key in ring.writes)
+
+
+def _sliced_by_reader(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return shards that the optimizer slices, each with the whole gradient that is held for it.
+
+    As of `_sliced_late`: where layers are not scanned, nothing copies the shard to a stack (v4, v5p
+    and v6e without rings, 5 of 5: one layer's weights more for each layer; libtpu 0.0.42.1).
+    """
+    return {
+        key: collective.reads[0]
+        for entry in entries
+        if isinstance(entry, PlannedCollective)
+        and entry.algorithm == CollectiveKind.ALL_REDUCE
+        and entry.mode is Mode.SYNC
+        for collective in entry.collectives
+        if collective.kind is CollectiveKind.REDUCE_SCATTER
+        for key in collective.writes
+    }
+
+
 def _element_by_element(entry: Entry) -> Sequence[str]:
     """Return the operands that a result can be written over.
 
     A matmul reads its first two throughout, its epilogue the others once. A softmax or a norm reads
-    its operands more than once. A synchronous all-reduce of one tensor runs in place (of those that
+    its operands more than once. Layers that are not scanned have no copy of what they begin with in
+    their carry. A synchronous all-reduce of one tensor runs in place (of those that
     sum results of matmuls, 104 of 165 are noted as in place by the compiler, libtpu 0.0.42.1).
     """
     if isinstance(entry, PlannedCollective):
         alone = len(entry.collectives) == 1 and entry.mode is Mode.SYNC
         summed = entry.collectives[0].kind is CollectiveKind.ALL_REDUCE
         return entry.reads if alone and summed else ()
+    if isinstance(entry, LoopNode):
+        return entry.reads[: len(entry.carried)] if entry.scan.unrolled else ()
     if not isinstance(entry, ComputeNode):
         return ()
     if isinstance(entry.op, Pointwise):
         return () if entry.op.over else entry.reads
     return entry.reads[2:] if entry.epilogue else ()
-
-
-def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: bool) -> list[str]:
-    """Move the lives of loops to the operations of the core next to them.
-
-    Returns what a last loop holds to its end, where nothing of the body follows it. Without
-    operations of the core, loops keep what they take, and so do rings, but for those within
-    another loop (`in_loop`), whose buffers are then not counted, and not freed by what reads them.
-    """
-    left_over: list[str] = []
-    uncounted: set[str] = set()
-    plain = [place for place, entry in enumerate(entries) if on_core(entry)]
-    for place, entry in enumerate(entries):
-        if not isinstance(entry, CollectiveMatmul | RingAttention | LoopNode):
-            continue
-        if not plain:
-            left_over += lives[place].frees
-            if in_loop and not isinstance(entry, LoopNode):
-                uncounted |= {alloc.tensor for alloc in lives[place].allocs}
-                lives[place] = BufferEvents()
-            continue
-        life, lives[place] = lives[place], BufferEvents()
-        for alloc in life.allocs:
-            lives[_taken_at(entries, place, plain, alloc.tensor)].allocs.append(alloc)
-        after = next((i for i in plain if i > place), None)
-        if after is None and isinstance(entry, LoopNode):
-            left_over += life.frees
-        else:
-            lives[plain[-1] if after is None else after].frees.extend(life.frees)
-    for life in lives if uncounted else ():
-        life.frees[:] = [tensor for tensor in life.frees if tensor not in uncounted]
-    return [tensor for tensor in left_over if tensor not in uncounted]
-
-
-def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: str) -> int:
-    """Return the entry that allocates a result of the loop at `place`: the last on the core.
-
-    Where the body begins with the loop, it is the first operation of the core, or a collective
-    beside the core that reads it sooner and frees it.
-    """
-    before = max((i for i in plain if i < place), default=None)
-    if before is not None:
-        return before
-    following = range(place + 1, plain[0])
-    sooner = (
-        i
-        for i in following
-        if isinstance(entries[i], PlannedCollective) and key in entries[i].reads
-    )
-    return next(sooner, plain[0])

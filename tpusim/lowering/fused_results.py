@@ -7,31 +7,23 @@ from typing import NamedTuple, cast
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
 from tpusim.graph import Einsum, Pointwise, TensorRole, is_sequence
-from tpusim.lowering.body_entries import CollectiveMatmul, Entry
+from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
 from tpusim.partition import ComputeNode
 from tpusim.plan import Axes
 from tpusim.program import Number
-
-UNROLLED_RING = 4
-"""Devices of the largest ring whose two steps are no loop of the program."""
-
-
-class FusedGroup(NamedTuple):
-    """An element-wise group that its readers may compute: its operands, and the readers' rings."""
-
-    operands: tuple[str, ...]
-    rings: tuple[Axes, ...]
 
 
 class FusedResults(NamedTuple):
     """Results of a body that may take no buffer of their own.
 
-    groups: of element-wise groups whose readers can compute them; one is fused if it is as large as
-        one of its operands, and no ring that reads it is a loop.
+    groups: of element-wise groups whose readers can compute them, each with the group's operands;
+        it is fused if it is as large as one of these.
+    rings: of these, the axes of each ring that reads them.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
-    groups: Mapping[str, FusedGroup]
+    groups: Mapping[str, tuple[str, ...]]
+    rings: Mapping[str, frozenset[Axes]]
     terms: Mapping[str, str]
 
     def in_readers(
@@ -40,13 +32,13 @@ class FusedResults(NamedTuple):
         """Return the results that their readers compute, each with the operands of its group.
 
         size: bytes of a buffer.
-        devices: of a ring.
+        devices: number of devices over axes.
         """
         return {
-            key: group.operands
-            for key, group in self.groups.items()
-            if any(bool(size(operand) == size(key)) for operand in group.operands)
-            and all(bool(devices(axes) <= UNROLLED_RING) for axes in group.rings)
+            key: operands
+            for key, operands in self.groups.items()
+            if any(bool(size(operand) == size(key)) for operand in operands)
+            and all(bool(devices(axes) <= UNROLLED_RING) for axes in self.rings.get(key, ()))
         }
 
 
@@ -59,12 +51,17 @@ def fused_results(entries: Sequence[Entry], kept: Collection[str]) -> FusedResul
 def _known(held: Same, kept: frozenset[str]) -> FusedResults:
     entries = cast(tuple[Entry, ...], held.objects)
     readers = _readers(entries)
-    return FusedResults(_groups(entries, kept, readers), _terms(entries, kept, readers))
+    groups = _groups(entries, kept, readers)
+    rings = {
+        key: frozenset(e.collective.axes for e in readers[key] if isinstance(e, CollectiveMatmul))
+        for key in groups
+    }
+    return FusedResults(groups, rings, _terms(entries, kept, readers))
 
 
 def _groups(
     entries: Sequence[Entry], kept: Collection[str], readers: Mapping[str, Sequence[Entry]]
-) -> dict[str, FusedGroup]:
+) -> dict[str, tuple[str, ...]]:
     """Return the results of element-wise groups that their readers can compute.
 
     XLA fuses an element-wise group, or the last pass of a norm or of the loss's gradient, with each
@@ -72,13 +69,14 @@ def _groups(
     weights and for their gradients read it, and that it is as large as an operand. So
     programs without a ring for the head's gradient hold no gradient of the logits (at least 187 of
     222 compiled plans; of 12 of the others, 4 do), and those with one do (110 of 110; libtpu
-    0.0.42.1).
+    0.0.42.1), unless it is over 4 devices, as a ring's two steps are then unrolled and no loop is
+    left (14 of 14: the matmuls of `fusion.385` and `fusion.387`, fsdp 4 x tensor 4 on v6e 4x4).
 
     Results of recomputation keep their buffers (layers of experts on v5p 4x4x4 hold them), and so
     does what single elements are scattered into.
     """
     return {
-        key: FusedGroup(entry.reads, tuple(_rings(readers[key])))
+        key: entry.reads
         for entry in entries
         if (group := _group(entry)) is not None
         and not (group.alone or group.scatters)
@@ -105,11 +103,6 @@ def _terms(
             if one != key:
                 added[key] = one
     return added
-
-
-def _rings(entries: Sequence[Entry]) -> Iterator[Axes]:
-    """Yield the axes of the rings among entries."""
-    yield from (e.collective.axes for e in entries if isinstance(e, CollectiveMatmul))
 
 
 def _single_terms(
@@ -154,11 +147,12 @@ def _multiplies(entry: Entry, key: str) -> bool:
 
     It is one operation, without batch. Masks that pick tokens for experts are no weights.
     """
-    compute = entry.compute if isinstance(entry, CollectiveMatmul) else entry
-    if not (isinstance(compute, ComputeNode) and isinstance(compute.op, Einsum)):
+    if isinstance(entry, CollectiveMatmul) and not entry.gathers:
+        entry = entry.compute
+    if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
         return False
-    op = compute.op
+    op = entry.op
     batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
     of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
     for_weight = not any(map(is_sequence, op.output.dims))
-    return (of_weight or for_weight) and not batched and key in compute.reads[:2]
+    return (of_weight or for_weight) and not batched and key in entry.reads[:2]

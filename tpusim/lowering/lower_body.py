@@ -1,17 +1,19 @@
 """Bodies of a partitioned graph as operations of one device."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from typing import NamedTuple, TypeAlias
 
 from tpusim.base.phase import Phase
+from tpusim.graph import Scan
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
     HostCopy,
     PlannedCollective,
     RingAttention,
+    layer_parts,
 )
 from tpusim.lowering.buffer_lifetimes import BufferEvents, BufferLifetimes
 from tpusim.lowering.collective_choice import REDUCTIONS
@@ -43,6 +45,7 @@ from tpusim.partition import (
 )
 from tpusim.plan import Compiler
 from tpusim.program import (
+    Alloc,
     Collective,
     CollectiveKind,
     CollectivePart,
@@ -62,10 +65,17 @@ class GradientDeps:
 
     held: weight -> tensor that holds the gradients of all its layers.
     after: weight -> operation to wait for, where it is not in program order.
+    apart: weight -> its layers, where `held` is one tensor for each.
     """
 
     held: Mapping[str, str]
     after: Mapping[str, str]
+    apart: Mapping[str, int] = field(default_factory=dict)
+
+    def frees(self, weight: str) -> tuple[str, ...]:
+        """Return the tensors that the last reader of a weight's gradients frees."""
+        held = self.held.get(weight)
+        return (held,) * self.apart.get(weight, 1) if held else ()
 
     def deps(self, weight: str) -> tuple[Dep, ...]:
         """Return the dependencies of a reader of a weight's gradient."""
@@ -73,9 +83,16 @@ class GradientDeps:
 
 
 class LoweredBody(NamedTuple):
-    """The body of a loop, its complete gradients, and its collectives that cross slices."""
+    """The body of a loop, its complete gradients, and its collectives that cross slices.
 
+    before, after: of each iteration, what runs before the loop and after it.
+    ahead: buffers that are allocated for all iterations before the first.
+    """
+
+    before: tuple[Op, ...]
     ops: tuple[Op, ...]
+    after: tuple[Op, ...]
+    ahead: tuple[Alloc, ...]
     reduced: Mapping[str, str]
     crossing: tuple[str, ...]
 
@@ -89,7 +106,6 @@ class BodyLowerer:
     """Lower the bodies of one partitioned graph.
 
     known: bodies of loops that are lowered already.
-    left_over: the tensors that each pass holds to its end, which its successor frees.
     """
 
     def __init__(
@@ -115,7 +131,7 @@ class BodyLowerer:
         )
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
-        self.left_over: list[list[str]] = []
+        self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
 
     def passes(
@@ -128,7 +144,8 @@ class BodyLowerer:
         kept = tuple(self.outside.values())
         bodies = self.bodies(self.partitioned.groups, kept, given=given)
         outside = {w: self.memory.taken_over.get(key, key) for w, key in self.outside.items()}
-        return bodies, GradientDeps({**self.memory.gradients, **outside}, self.reduced)
+        held = {**self.memory.layer_gradients, **outside}
+        return bodies, GradientDeps(held, self.reduced, self.memory.apart)
 
     def bodies(
         self,
@@ -147,9 +164,11 @@ class BodyLowerer:
         carried, gradients = (loop_node.carried, loop_node.gradients) if loop_node else ((), ())
         loads = [key for _, key in loop_node.copied] if loop_node else []
         passes = [self._entries(nodes, loop_node) for nodes in groups]
-        lives, left_over = self.memory.lives(
-            passes, kept, loads, outside, given, in_loop=loop_node is not None
-        )
+        if loop_node and loop_node.scan.unrolled:
+            passes = [list(part) for part in layer_parts(passes[0])]
+        lives = self.memory.lives(passes, kept, loads, outside, given, loop_node)
+        if loop_node is not None:
+            self.ahead[loop_node.name] = tuple(map(self.memory.alloc, self.memory.ahead))
         whole = list(chain.from_iterable(passes))
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))
@@ -165,8 +184,6 @@ class BodyLowerer:
             for weight, key in chain(gradients, self.partitioned.gradients)
             if key in waits.makers
         }
-        if loop_node is None:
-            self.left_over = left_over
         return made
 
     def _placed_on_chip(
@@ -210,21 +227,30 @@ class BodyLowerer:
                 return (self._collective(entry, deps, life),)
             case CollectiveMatmul():
                 ring = ring_ops(entry, self.sizes, self.decisions.buffers, deps)
-                return (*_allocation(entry.name, entry.phase, life), *ring)
+                return _holding(ring, life)
             case RingAttention():
                 balanced = self.decisions.choices.sharding.context.balanced
                 ring = kernel_ring(entry, self.sizes, self.decisions.buffers, deps, balanced)
-                return (*_allocation(entry.name, entry.phase, life), *ring)
+                return _holding(ring, life)
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
             case LoopNode():
                 loop = self._loop(entry, {key: written.get(key, "") for key in entry.outside})
-                return (*_allocation(entry.scan.name, entry.scan.phase, life, deps), *loop)
+                return (*_start(entry.scan, deps), *_holding(loop, life))
 
     def _loop(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """Return a loop, with the operations around it if it fetches from the host."""
-        body = self._trip(loop_node, outside)
-        loop = Loop(name=loop_node.scan.name, trips=loop_node.scan.trips, body=body)
+        made = self._trip(loop_node, outside)
+        name, trips = loop_node.scan.name, loop_node.scan.trips
+        loop = Loop(name=name, trips=trips, body=made.ops)
+        if loop_node.scan.unrolled:
+            parts = (
+                Loop(name=f"{name}/gathers", trips=trips, body=made.before),
+                loop,
+                Loop(name=f"{name}/gradients", trips=trips, body=made.after),
+            )
+            life = BufferEvents(allocs=[*made.ahead] * trips)
+            return _holding(tuple(part for part in parts if part.body), life)
         if loop_node.scan.phase is not Phase.BACKWARD:
             return (loop,)
         ops = fetched_ahead(loop)
@@ -233,32 +259,38 @@ class BodyLowerer:
         self.crossing = [last.get(name, name) for name in self.crossing]
         return ops
 
-    def _trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
+    def _trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> LoweredBody:
         """Return the body of a loop; parts of a model with the same layers share it."""
         if self.known is None:
             return self._new_trip(loop_node, outside)
         like = id(loop_node.body), loop_node.scan.trips == 1
-        if like not in self.known:
-            crossing, reduced = len(self.crossing), set(self.reduced)
-            body = self._new_trip(loop_node, outside)
-            made = {weight: op for weight, op in self.reduced.items() if weight not in reduced}
-            self.known[like] = LoweredBody(body, made, tuple(self.crossing[crossing:]))
-            return body
-        found = self.known[like]
-        self.reduced |= found.reduced
-        self.crossing += found.crossing
-        return found.ops
+        found = self.known.get(like)
+        if found is None:
+            found = self.known[like] = self._new_trip(loop_node, outside)
+        else:
+            self.reduced |= found.reduced
+            self.crossing += found.crossing
+        return found
 
-    def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
+    def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> LoweredBody:
         buffers, device = self.decisions.buffers, self.decisions.chip.device
+        crossing, reduced = len(self.crossing), set(self.reduced)
         around, self.on_chip = self.on_chip, kept_on_chip(loop_node, self.sizes, buffers, device)
-        (body,) = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
+        parts = self.bodies([loop_node.body], kept=(), loop_node=loop_node, outside=outside)
         self.on_chip = around
-        if self.decisions.ideal or loop_node.scan.unrolled:
-            return body
-        arriving = arrivals(host_copies(loop_node, self.offload))
-        grad_dtype = self.memory.grad_dtype
-        return with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving)
+        before, body, after = parts if loop_node.scan.unrolled else ((), *parts, ())
+        if not (self.decisions.ideal or loop_node.scan.unrolled):
+            arriving = arrivals(host_copies(loop_node, self.offload))
+            grad_dtype = self.memory.grad_dtype
+            body = with_stacks(loop_node, body, self.sizes, buffers, grad_dtype, arriving)
+        return LoweredBody(
+            before,
+            body,
+            after,
+            self.ahead.pop(loop_node.name, ()),
+            {weight: op for weight, op in self.reduced.items() if weight not in reduced},
+            tuple(self.crossing[crossing:]),
+        )
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:
         return Transfer(
@@ -318,27 +350,27 @@ def _algorithm(planned: PlannedCollective, compiler: Compiler) -> str:
     return "best" if best else planned.algorithm
 
 
-def _allocation(
-    name: str, phase: Phase, life: BufferEvents, deps: tuple[Dep, ...] = ()
-) -> tuple[Compute, ...]:
-    """Return an operation that allocates the buffers of a loop or a ring, if `life` has any left.
-
-    In a pass with other operations of the core, these allocate them (`_beside_loops`).
-
-    deps: what the loop waits for as it begins.
-    """
-    if not (life.allocs or deps):
+def _start(scan: Scan, deps: tuple[Dep, ...]) -> tuple[Compute, ...]:
+    """Return the wait of a loop for what it depends on, if it does, as it begins."""
+    if not deps:
         return ()
-    return (
-        Compute(
-            name=f"{name}/begin",
-            phase=phase,
-            scope=name,
-            deps=deps,
-            work=VectorWork(0, 0, 0),
-            allocs=tuple(life.allocs),
-        ),
-    )
+    name, work = f"{scan.name}/begin", VectorWork(0, 0, 0)
+    return (Compute(name=name, phase=scan.phase, scope=scan.name, deps=deps, work=work),)
+
+
+def _holding(ops: tuple[Op, ...], life: BufferEvents) -> tuple[Op, ...]:
+    """Return the operations of a loop or a ring: the first allocates, and the last one frees.
+
+    Those beside the core do neither, as they may run later.
+    """
+    first, *_, last = [at for at, op in enumerate(ops) if isinstance(op, Compute | Loop)] * 2
+    held = list(ops)
+    for at, change in (
+        (first, {"allocs": (*held[first].allocs, *life.allocs)}),
+        (last, {"frees": (*held[last].frees, *life.frees)}),
+    ):
+        held[at] = replace(held[at], **change)
+    return tuple(held)
 
 
 def _crosses(planned: PlannedCollective) -> bool:

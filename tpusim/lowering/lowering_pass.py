@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
 from tpusim.base.shipped_table import shipped_table
-from tpusim.lowering.body_entries import Entry
+from tpusim.lowering.body_entries import Step
 from tpusim.lowering.decisions import Body
-from tpusim.partition import Node
-
-Step = TypeVar("Step", Node, Entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,19 +13,25 @@ from functools import lru_cache
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.hashable import hashable
 from tpusim.base.same import Same
-from tpusim.lowering.body_entries import Entry
+from tpusim.lowering.body_entries import Entry, Step
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
-from tpusim.lowering.lowering_pass import LoweringPass, Step, described
+from tpusim.lowering.lowering_pass import LoweringPass, described
 from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
+from tpusim.lowering.observed.ring_copies import copy_ring_operands
 from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
-from tpusim.lowering.passes.backward_order import gradients_after_loop, weight_gradients_last
+from tpusim.lowering.passes.backward_order import (
+    gathers_before_layers,
+    gradients_after_loop,
+    rings_after_layers,
+    weight_gradients_last,
+)
 from tpusim.lowering.passes.collective_modes import choose_modes
 from tpusim.lowering.passes.gather_quantised import gather_quantised
 from tpusim.lowering.passes.halos import both_ways, exchange_halos, kernel_gradients_first
@@ -81,6 +87,21 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
+    described(
+        "rings-after-layers",
+        rings_after_layers,
+        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+    ),
+    described(
+        "ring-copies",
+        copy_ring_operands,
+        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+    ),
+    described(
+        "gathers-before-layers",
+        gathers_before_layers,
+        lambda body: body.remat.unrolled and not body.remat.left_to_compiler and _compiled(body),
+    ),
     described("turn-heads", turn_heads, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),

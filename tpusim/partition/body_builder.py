@@ -98,6 +98,7 @@ class BodyBuilder:
         self.held: dict[str, ShardedValue] = {}
         self.outside: dict[str, None] = {}
         self._shared: frozenset[str] = frozenset()
+        self._apart = False
         self._summed: frozenset[str] = frozenset()
         self._copies: dict[tuple[str, Layout], ShardedValue] = {}
         self._readers: dict[str, list[Op]] = {}
@@ -119,6 +120,7 @@ class BodyBuilder:
         )
         made.unreduced = self.unreduced
         made._shared = frozenset(tensor.name for tensor in scan.shared)
+        made._apart = scan.apart
         made._summed = frozenset(inside.name for inside, _ in scan.sums)
         return made
 
@@ -198,13 +200,17 @@ class BodyBuilder:
     def value_for(self, tensor: Tensor, split: Split) -> ShardedValue:
         """Return the tensor divided as `split` says, or less divided.
 
-        Tensors that all iterations of a loop share are resharded once, before the loop.
+        Tensors that all iterations of a loop share are resharded once, before the loop, unless
+        the iterations stand `apart`.
         """
         if self.outer and tensor.name in self._shared:
-            shared = self.outer.value_for(tensor, split)
-            self.outside[shared.key] = None
-            return shared
-        value = self.reduced(tensor)
+            apart = self._apart
+            value = self.outer.reduced(tensor) if apart else self.outer.value_for(tensor, split)
+            self.outside[value.key] = None
+            if not apart:
+                return value
+        else:
+            value = self.reduced(tensor)
         target = tuple(split.get(dim, ()) for dim in tensor.dims)
         steps = list(reshard(value.layout, (), target))
         if not steps:

@@ -416,8 +416,14 @@ def _sum_over_trips(
 
     Partial terms are added up as they are, and reduced once after the loop: XLA moves the
     reduction there (compiled programs of MaxText's loss in tiles on v5p and v6e, libtpu 0.0.42.1).
+    Where iterations stand `apart`, each reduce-scatters its term, and XLA moves all-reduces alone
+    (`fusion.411`, `all-reduce.31` of bf16[512,262144]: 4 tiles, data 4 x fsdp 4, v6e 4x4).
     """
     term = inner.value_of(inside)
+    if op.apart and not inner.stays_partial(inside):
+        stored = inner.stored_layout_of(inside)
+        kept = tuple(axis for axis in term.partial if not any(axis in axes for axes in stored))
+        term = inner.reduced_term(term, stored, kept)
     split = dict(zip(inside.dims, term.layout, strict=True))
     zeros = Pointwise(f"{outside.name}/zeros", (), (outside,), 0.0, phase=op.phase)
     (total,) = builder.compute(zeros, split, ())

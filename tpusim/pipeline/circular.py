@@ -172,7 +172,9 @@ def _weights(
 def _gradients(each: Sequence[GradientDeps]) -> GradientDeps:
     """Return the gradients of all weights after the loops."""
     held = {weight: tensor for found in each for weight, tensor in found.held.items()}
-    return GradientDeps(held, {weight: op for found in each for weight, op in found.after.items()})
+    after = {weight: op for found in each for weight, op in found.after.items()}
+    apart = {weight: layers for found in each for weight, layers in found.apart.items()}
+    return GradientDeps(held, after, apart)
 
 
 def _passes(
@@ -302,5 +304,5 @@ def _sum_of_uses(name: str, parts: Sequence[LoweredPart], dtype: str) -> Compute
         scope=name,
         deps=tuple(dep for part in parts for dep in part.gradients.deps(name)),
         work=VectorWork(len(parts) * nbytes, nbytes, (len(parts) - 1) * elements),
-        frees=tuple(part.gradients.held[name] for part in parts[:-1]),
+        frees=tuple(held for part in parts[:-1] for held in part.gradients.frees(name)),
     )

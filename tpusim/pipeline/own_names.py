@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from tpusim.lowering import GradientDeps, names
+from tpusim.lowering import names
 from tpusim.pipeline.segments import LoweredPart, allocated
 from tpusim.program import Alloc, Loop, Number, Op
 
@@ -67,22 +67,24 @@ def _renamed_part(part: LoweredPart, op_name: Renaming, tensor: Renaming) -> Low
     }
     held = {weight: tensor(name) for weight, name in part.gradients.held.items()}
     after = {weight: op_name(name) for weight, name in part.gradients.after.items()}
-    return replace(part, segments=segments, gradients=GradientDeps(held, after))
+    return replace(
+        part, segments=segments, gradients=replace(part.gradients, held=held, after=after)
+    )
 
 
 def _renamed(ops: Sequence[Op], op_name: Renaming, tensor: Renaming) -> tuple[Op, ...]:
     """Return operations with other names, and with other names for the tensors that they hold."""
 
     def changed(op: Op) -> Op:
-        if isinstance(op, Loop):
-            return replace(op, name=op_name(op.name))
-        return replace(
+        op = replace(
             op,
             name=op_name(op.name),
-            deps=tuple(replace(dep, op=op_name(dep.op)) for dep in op.deps),
             frees=tuple(map(tensor, op.frees)),
             allocs=tuple(replace(alloc, tensor=tensor(alloc.tensor)) for alloc in op.allocs),
         )
+        if isinstance(op, Loop):
+            return op
+        return replace(op, deps=tuple(replace(dep, op=op_name(dep.op)) for dep in op.deps))
 
     return map_ops(ops, changed)
 

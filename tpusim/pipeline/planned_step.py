@@ -272,13 +272,13 @@ def forward_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
 def forward_graph(model: Architecture, plan: Plan) -> Graph:
     """Return the forward pass and the loss of one microbatch of a plan without a pipeline."""
     key = _graph_key(model, plan)
-    return with_tiled_loss(_forward(model, key), dict(key.tiles))
+    return _tiling(key)(_forward(model, key))
 
 
 class _GraphKey(NamedTuple):
     """The key of a graph besides its model.
 
-    tiles: tiles of each dimension of the loss, see `with_tiled_loss`.
+    tiles, tiles_apart: tiles of each dimension of the loss, see `with_tiled_loss`.
     adapters, trainable: the weights that are trained, see `with_trainable`.
     copies: number to which K/V heads are repeated before a kernel, see `with_repeated_keys`.
     """
@@ -290,6 +290,7 @@ class _GraphKey(NamedTuple):
     adapters: Adapters
     trainable: tuple[str, ...]
     tiles: Tiles = ()
+    tiles_apart: bool = False
     copies: int = 0
 
 
@@ -313,6 +314,7 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     rules = checked_rules(plan, forward)
     return key._replace(
         tiles=tuple(loss_parts(plan.vocab_tiles, forward, rules, axes).items()),
+        tiles_apart=plan.compiler.style != "maxtext",
         copies=kernel_copies(forward, rules, axes),
     )
 
@@ -337,7 +339,7 @@ def _forward(model: Architecture, key: _GraphKey) -> Graph:
 @lru_cache(maxsize=32)
 def _whole(model: Architecture, key: _GraphKey) -> Graph:
     """Return forward and backward pass, cached for the next plan with the same key."""
-    forward = with_tiled_loss(_forward(model, key), dict(key.tiles))
+    forward = _tiling(key)(_forward(model, key))
     return replace(_trained(replace(forward, dims=()), key.remat), dims=forward.dims)
 
 
@@ -387,4 +389,4 @@ def _joints(
 
 
 def _tiling(key: _GraphKey) -> Tiling:
-    return lambda graph: with_tiled_loss(graph, dict(key.tiles))
+    return lambda graph: with_tiled_loss(graph, dict(key.tiles), key.tiles_apart)

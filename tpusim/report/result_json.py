@@ -24,11 +24,15 @@ def document(
 
     Seconds, bytes of one device, tokens per second of all chips, FLOPs of all devices, fractions.
     `fit` is `fits`, `borderline` or `does not fit`; `reason` is null unless `fits` is false.
+    `fit_odds` is the fraction of compared plans like it that fit, `hbm_peak_range_bytes` what the
+    compiler takes in 90 % of them, and `hbm_unlike` what no compared plan had; null without odds.
     `ideal_step_time_s` is the step time under the lowering `ideal`, `maxtext_step_time_s` that of
     the same plan as a program of MaxText (null if they were not simulated).
+    `to_fit` has the changes with which a plan that does not fit does, null for others.
     The ranges are two numbers, the smaller first, or null; `like_measured` is false where nothing
     like the run was measured.
     """
+    ways = result.ways_to_fit()
     common: dict[str, Any] = {
         "step_time_s": result.step_time_s,
         "mfu": result.mfu,
@@ -40,6 +44,8 @@ def document(
         "tokens_per_s": None,
         "reason": None if result.fits else verdict_reason(result),
         "fit": str(result.fit),
+        **_odds(result),
+        "to_fit": None if ways is None else ways.facts(),
         "exposed_s": result.exposed_s,
         "step_time_range_s": _pair(result.step_time_range_s),
         "mfu_range": _pair(result.mfu_range),
@@ -65,6 +71,16 @@ def document(
         "versions": {"tpusim": __version__},
     }
     return common | _classes(result) | dict(result.facts())
+
+
+def _odds(result: Result) -> dict[str, Any]:
+    """Return the odds that it fits, the range of its HBM, and what no compared plan had."""
+    found = result.hbm_odds
+    return {
+        "fit_odds": found.fits if found else None,
+        "hbm_peak_range_bytes": list(found.of(result.hbm_peak_bytes)) if found else None,
+        "hbm_unlike": list(found.unlike) if found else None,
+    }
 
 
 def _classes(result: Result) -> dict[str, Any]:

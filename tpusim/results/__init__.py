@@ -9,6 +9,7 @@ from tpusim.results.critical_path import limits as limits
 from tpusim.results.fit import BORDERLINE as BORDERLINE
 from tpusim.results.fit import Fit as Fit
 from tpusim.results.fit import fit_of as fit_of
+from tpusim.results.fit import fit_of_odds as fit_of_odds
 from tpusim.results.input_use import InputUse as InputUse
 from tpusim.results.limit import Limit as Limit
 from tpusim.results.lines import core_records as core_records
@@ -39,8 +40,12 @@ from tpusim.results.straggler_table import StragglerTable as StragglerTable
 from tpusim.results.straggler_table import stragglers as stragglers
 from tpusim.results.summary import LEAST_SHOWN as LEAST_SHOWN
 from tpusim.results.summary import entry as entry
+from tpusim.results.summary import odds_words as odds_words
 from tpusim.results.summary import verdict_need as verdict_need
 from tpusim.results.summary import verdict_reason as verdict_reason
 from tpusim.results.totals import StepContents as StepContents
 from tpusim.results.totals import collective_axes as collective_axes
 from tpusim.results.totals import step_contents as step_contents
+from tpusim.results.ways_to_fit import WayKind as WayKind
+from tpusim.results.ways_to_fit import WaysToFit as WaysToFit
+from tpusim.results.ways_to_fit import WayToFit as WayToFit

@@ -13,8 +13,9 @@ from tpusim.base.text_width import unbroken
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
-from tpusim.results.fit import Fit, fit_of
+from tpusim.results.fit import Fit
 from tpusim.results.limit import PICO, Limit
+from tpusim.results.ways_to_fit import WaysToFit
 
 CHANGES_SHOWN = 10
 """Changes of each kind that are printed, unless another number is asked for."""
@@ -58,6 +59,8 @@ class Change(ShortRepr):
     step_time_s: of the changed run.
     saves: the fraction of the time that it saves, for as many examples; negative if it takes more.
     hbm_peak_bytes, hbm_bytes: what the changed run needs of a device, and what there is.
+    fit: the verdict on that.
+    fit_odds: the fraction of plans like the changed one that fit; None for a compiled program.
     """
 
     kind: ChangeKind
@@ -70,11 +73,8 @@ class Change(ShortRepr):
     saves: float
     hbm_peak_bytes: float
     hbm_bytes: float
-
-    @property
-    def fit(self) -> Fit:
-        """Whether the changed run fits in HBM."""
-        return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
+    fit: Fit
+    fit_odds: float | None = None
 
     def __str__(self) -> str:
         """Return the change in a sentence."""
@@ -110,6 +110,7 @@ class Change(ShortRepr):
             "saves": self.saves,
             "hbm_peak_bytes": self.hbm_peak_bytes,
             "fit": str(self.fit),
+            "fit_odds": self.fit_odds,
         }
 
 
@@ -123,6 +124,7 @@ class Advice(ShortRepr):
     refused: changes that cannot be simulated, each with the reason.
     notes: what was not tried, and why.
     top: changes of each kind that are printed.
+    to_fit: what would make the run fit, if it does not.
     """
 
     title: str
@@ -132,6 +134,7 @@ class Advice(ShortRepr):
     refused: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     top: int = CHANGES_SHOWN
+    to_fit: WaysToFit | None = None
 
     def of(self, kind: ChangeKind) -> tuple[Change, ...]:
         """Return the changes of a kind."""
@@ -147,6 +150,8 @@ class Advice(ShortRepr):
     def _lines(self) -> Iterator[str]:
         step = format_seconds(self.step_time_s)
         yield from unbroken(f"{self.title}, step {step}", "advice      ", MARGIN)
+        if self.to_fit is not None:
+            yield from self.to_fit.lines()
         yield ""
         yield from limit_table(self.limits)
         for kind, head in HEADS.items():
@@ -166,6 +171,7 @@ class Advice(ShortRepr):
         return {
             "title": self.title,
             "step_time_s": self.step_time_s,
+            "to_fit": None if self.to_fit is None else self.to_fit.facts(),
             "limits": [
                 {
                     "resource": limit.resource,

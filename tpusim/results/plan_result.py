@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tpusim.accuracy import ErrorRange, RunFeatures, expected_range
+from tpusim.accuracy import ErrorRange, HbmFeatures, HbmOdds, RunFeatures, expected_range, hbm_odds
 from tpusim.base.units import format_bytes, format_count
 from tpusim.frames import choices_of
 from tpusim.lowering import borrowed_notes
@@ -15,6 +15,8 @@ from tpusim.plan.numerics import NARROW_DTYPES
 from tpusim.program import Single
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.deciding_defaults import deciding_defaults
+from tpusim.results.fit import Fit, fit_of, fit_of_odds
+from tpusim.results.hbm_features import hbm_features
 from tpusim.results.input_use import InputUse
 from tpusim.results.result import BUBBLE_LABEL, Result
 from tpusim.results.step_warning import StepWarning
@@ -117,6 +119,33 @@ class PlanResult(Result):
         if not known or self.pod.slow or starved:
             return None
         return expected_range(self.features)
+
+    @property
+    def hbm_odds(self) -> HbmOdds | None:
+        """The odds that it fits, from compiled plans like this one.
+
+        None under the lowering `ideal`, as no program is compiled perfectly.
+        """
+        return hbm_odds(self.hbm_features) if self.plan.compiler.lowering == "xla" else None
+
+    @property
+    def hbm_features(self) -> HbmFeatures:
+        """What the plan has in common with those whose HBM was compared with the compiler's."""
+        return hbm_features(
+            self.model,
+            self.plan,
+            self.pod,
+            fill=self.hbm_peak_bytes / self.hbm_bytes,
+            trained=self.verdicts.trained,
+        )
+
+    @property
+    def fit(self) -> Fit:
+        """The verdict on the peak, by its odds: borderline where they leave it open."""
+        odds = self.hbm_odds
+        if odds is None:
+            return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
+        return fit_of_odds(odds.fits, self.hbm_peak_bytes, self.hbm_bytes)
 
     @property
     def placement_given(self) -> bool:

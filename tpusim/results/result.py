@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from tpusim.accuracy import ErrorRange
+from tpusim.accuracy import ErrorRange, HbmOdds
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
@@ -21,20 +21,18 @@ from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import LaneMemory, Timeline, whole_bytes
 from tpusim.hardware import Placement, Slice
-from tpusim.program import Flops, Program, Single
+from tpusim.program import Flops, Program, Single, program_heap
 from tpusim.results.advice import Advice
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO as PICO
 from tpusim.results.step_warning import StepWarning
 from tpusim.results.totals import StepContents, to_host_bytes
+from tpusim.results.ways_to_fit import WaysToFit
 
 Each = TypeVar("Each")
 
-FRAGMENTATION = 0.002
-"""Bytes lost between buffers, relative to the most that is live beside the step's arguments: the
-median of 20 compiled programs (experiments/compiled_memory). 18 lose at most 2.2 %; the most, 6
-and 17 %, where attention goes through HBM in buffers of several large sizes (libtpu 0.0.42.1)."""
 FRAGMENTATION_LABEL = "fragmentation"
+"""Bytes between buffers: the heap (`program_heap`) less the most that is held beside arguments."""
 
 LONGEST_FACT = 160
 MOST_PARTS = 4
@@ -58,6 +56,7 @@ class Result(ABC):
     lane: the stage, or the class of devices, with the highest peak, whose memory this is.
     adviser: simulates changes of the run, for `advice`.
     adviser_command: what to write for it on the command line.
+    fitter: simulates changes with which the run fits, for `ways_to_fit`.
     """
 
     adviser_command: ClassVar[str]
@@ -74,6 +73,7 @@ class Result(ABC):
     timeline: Timeline
     lane: int = 0
     adviser: Callable[[Any], Advice] | None = field(default=None, repr=False, compare=False)
+    fitter: Callable[[Any], WaysToFit] | None = field(default=None, repr=False, compare=False)
 
     if not TYPE_CHECKING:
 
@@ -97,11 +97,10 @@ class Result(ABC):
 
         contents: of the programs, which are then not read.
         held: the peak of HBM by category, if known better than from the schedule, whose need is
-            its peak and the bytes lost between buffers (`FRAGMENTATION`).
+            its peak and the bytes lost between buffers.
         own: the fields of this kind of result alone.
         """
-        arguments, lanes = contents.arguments, range(len(timeline.lanes))
-        each = [held or _held_bytes(timeline.memory[lane], _of(arguments, lane)) for lane in lanes]
+        each = [held] if held else _held_by_lane(programs, timeline)
         lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
         return cls(
             pod=pod,
@@ -222,6 +221,16 @@ class Result(ABC):
             )
         return self.adviser(self)
 
+    def ways_to_fit(self) -> WaysToFit | None:
+        """Return the smallest changes with which a plan that does not fit does, each simulated.
+
+        None for what fits, and for a result that does not know how it was simulated. The first call
+        takes up to a few seconds.
+        """
+        if self.fit is Fit.FITS or self.fitter is None:
+            return None
+        return self.fitter(self)
+
     def defaults(self) -> tuple[tuple[str, str], ...]:
         """Return keys that have their defaults and decide, each with what it means, in words."""
         return ()
@@ -307,6 +316,11 @@ class Result(ABC):
         return self.hbm_peak_bytes <= self.hbm_bytes
 
     @property
+    def hbm_odds(self) -> HbmOdds | None:
+        """The odds that it fits, from compiled plans like this one, or None."""
+        return None
+
+    @property
     def fit(self) -> Fit:
         """The verdict on the peak: borderline where it is too near to what can be used."""
         return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
@@ -375,12 +389,19 @@ def resident_bytes(program: Program) -> int:
 
 def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:
     """Return whole bytes at the peak by category, the largest first, and those lost between."""
-    return _held_bytes(timeline.memory[lane], sum(float(a.bytes) for a in program.resident))
+    return _held_bytes(timeline.memory[lane], resident_bytes(program) + program_heap(program))
 
 
-def _held_bytes(memory: LaneMemory, arguments: float) -> dict[str, float]:
+def _held_by_lane(programs: Sequence[Program], timeline: Timeline) -> list[dict[str, float]]:
+    """Return what each lane holds at its peak."""
+    needs = [resident_bytes(program) + program_heap(program) for program in programs]
+    return [_held_bytes(memory, _of(needs, at)) for at, memory in enumerate(timeline.memory)]
+
+
+def _held_bytes(memory: LaneMemory, need: float) -> dict[str, float]:
+    """Return the bytes at the peak by category; what is needed beyond is lost between buffers."""
     held = Counter(memory.by_category())
-    held[FRAGMENTATION_LABEL] = int(FRAGMENTATION * max(memory.peak_bytes - arguments, 0))
+    held[FRAGMENTATION_LABEL] = max(0, int(need) - memory.peak_bytes)
     return {category: float(nbytes) for category, nbytes in held.most_common() if nbytes}
 
 

@@ -8,7 +8,7 @@ from tpusim.base.text_table import fixed_table
 from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.results.critical_path import limits
-from tpusim.results.fit import BORDERLINE, Fit
+from tpusim.results.fit import Fit
 from tpusim.results.result import PICO, Result, core_ps
 
 ENTRY_MARGIN = 12
@@ -42,6 +42,9 @@ def summary(result: Result, ideal: Result | None = None, maxtext: Result | None 
 def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[str]:
     if r.fit is not Fit.FITS:
         yield from entry(r.fit.upper(), verdict_reason(r))
+        yield from _odds(r)
+    if (ways := r.ways_to_fit()) is not None:
+        yield from ways.lines()
     yield from wrapped(f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})")
     for what, text in r.about():
         yield from entry(what, text)
@@ -67,6 +70,7 @@ def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[
         yield from entry("pipeline", r.pipeline)
     if r.fit is Fit.FITS:
         yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
+        yield from _odds(r)
     yield from entry("links", _links(r))
     yield from _notes(r)
 
@@ -142,8 +146,18 @@ def verdict_reason(r: Result) -> str:
 
 def verdict_need(r: Result) -> str:
     """Return the need of HBM beside the capacity, and whether that decides anything."""
-    doubt = f", within {BORDERLINE:.0%}, so that only the compiler can tell"
-    return f"needs {_need(r)}{doubt if r.fit is Fit.BORDERLINE else ''}"
+    doubt = ", so that only the compiler can tell" if r.fit is Fit.BORDERLINE else ""
+    return f"needs {_need(r)}{doubt}"
+
+
+def odds_words(r: Result) -> str:
+    """Return the odds that a plan fits, in words; empty where there are none."""
+    return "" if r.hbm_odds is None else r.hbm_odds.words(r.hbm_peak_bytes)
+
+
+def _odds(r: Result) -> Iterator[str]:
+    if words := odds_words(r):
+        yield from entry("", words)
 
 
 def _need(r: Result) -> str:

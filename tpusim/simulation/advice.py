@@ -21,10 +21,9 @@ from tpusim.results import (
     limits,
 )
 from tpusim.results.advice import setting
-from tpusim.simulation.fed_step import fed
+from tpusim.simulation.changed_run import run_changed
 from tpusim.simulation.machine_changes import machine_changes
 from tpusim.simulation.plan_changes import PlanChange, input_changes, plan_changes
-from tpusim.simulation.plan_run import run_plan
 
 NO_PLAN = (
     "a compiled program has no plan, so only faster machines are tried: what the compiler would "
@@ -52,10 +51,9 @@ def plan_advice(result: PlanResult) -> Advice:
 def step_time_of(result: PlanResult, plan: Plan) -> float | None:
     """Return the seconds of a step of another plan in the place of a result's; None if refused."""
     moves = plan.mesh != result.plan.mesh
-    trials = _PlanTrials(result)
-    placement = None if moves else trials.given
+    placement = None if moves else _PlanTrials(result).given
     try:
-        found = trials.run(plan.replace(placement=None), result.pod, placement)
+        found = run_changed(result, plan.replace(placement=None), result.pod, placement)
     except TpusimError:
         return None
     return found.step_time_s
@@ -80,6 +78,7 @@ def replay_advice(result: ReplayResult) -> Advice:
                 saves=1 - step_s / result.step_time_s,
                 hbm_peak_bytes=result.hbm_peak_bytes,
                 hbm_bytes=result.hbm_bytes,
+                fit=result.fit,
             )
         )
     notes = (NO_PLAN,) if modelled else (NO_PLAN, COMPILER_CYCLES)
@@ -101,6 +100,7 @@ def _advice(
         changes=tuple(ranked),
         refused=tuple(refused),
         notes=notes,
+        to_fit=result.ways_to_fit(),
     )
 
 
@@ -124,7 +124,7 @@ class _PlanTrials:
         replaces = change.moves and base.plan.placement is not None
         try:
             plan = base.plan.replace(**keys, **({"placement": None} if replaces else {}))
-            result = self.run(plan, base.pod, placement)
+            result = run_changed(base, plan, base.pod, placement)
         except TpusimError as error:
             self.refused.append((change.what, str(error)))
             return
@@ -138,7 +138,7 @@ class _PlanTrials:
         """Simulate the same plan in the same place with another input pipeline."""
         base, placement = self.base, self.base.placement
         try:
-            result = self.run(base.plan, base.pod, placement, given.replace(**change.keys))
+            result = run_changed(base, base.plan, base.pod, placement, given.replace(**change.keys))
         except TpusimError as error:
             self.refused.append((change.what, str(error)))
             return
@@ -149,19 +149,8 @@ class _PlanTrials:
     def try_machine(self, what: str, pod: Slice) -> None:
         """Simulate the same plan in the same place on another machine."""
         placement = self.base.placement
-        result = self.run(self.base.plan, pod, placement)
+        result = run_changed(self.base, self.base.plan, pod, placement)
         self._add(ChangeKind.MACHINE, what, (), result, placement)
-
-    def run(
-        self, plan: Plan, pod: Slice, placement: Placement | None, given: Input | None = None
-    ) -> PlanResult:
-        """Return the result of a plan; `given` is in place of the run's input pipeline, if any."""
-        network, known = self.base.verdicts.network, self.base.input
-        pipeline = given or (None if known is None else known.given)
-        result = run_plan(
-            self.base.model, plan, pod, fold=True, placement=placement, among=None, network=network
-        )
-        return result if pipeline is None else fed(result, pipeline)
 
     def _add(
         self,
@@ -184,5 +173,7 @@ class _PlanTrials:
                 saves=1 - result.step_time_s / examples / self.base.step_time_s,
                 hbm_peak_bytes=result.hbm_peak_bytes,
                 hbm_bytes=result.hbm_bytes,
+                fit=result.fit,
+                fit_odds=None if result.hbm_odds is None else result.hbm_odds.fits,
             )
         )

@@ -17,6 +17,7 @@ from tpusim.results import PlanResult, ReplayResult
 from tpusim.simulation.advice import plan_advice, step_time_of
 from tpusim.simulation.arguments import check_arguments, check_input, check_slice
 from tpusim.simulation.fed_step import fed
+from tpusim.simulation.fit_search import ways_to_fit
 from tpusim.simulation.plan_run import run_plan
 from tpusim.simulation.program_run import replay
 
@@ -127,7 +128,7 @@ def simulate(
     result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
     if input is not None:
         result = fed(result, input)
-    return replace(result, adviser=plan_advice, retried=step_time_of)
+    return replace(result, adviser=plan_advice, retried=step_time_of, fitter=ways_to_fit)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

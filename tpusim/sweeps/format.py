@@ -8,7 +8,7 @@ from tpusim.base.text_table import folded_table, padded
 from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.costs import INPUT
-from tpusim.results import BORDERLINE, BUBBLE_LABEL, EXPOSED, Fit
+from tpusim.results import BUBBLE_LABEL, EXPOSED, Fit
 from tpusim.sweeps.rows import PLAN_FITS, PLAN_REFUSED, PLAN_STATUSES, PLAN_TOO_LARGE
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _lines(table: "DataFrame", head: str) -> Iterator[str]:
     yield from wrapped(f"sweep       {head}", "", TEXT_INDENT)
     yield f"{TEXT_INDENT}{fits:,} fit, {too_large:,} do not fit, {refused:,} refused"
     if count := int((table["fit"] == Fit.BORDERLINE).sum()):
-        yield f"{TEXT_INDENT}{count:,} borderline ({MARK}), within {BORDERLINE:.0%} of the limit"
+        yield f"{TEXT_INDENT}{count:,} borderline ({MARK}): the compiler alone can tell"
     if fits or too_large:
         yield ""
         yield "the fastest that fit" if fits else "none fits; those that need the least memory"

@@ -33,7 +33,7 @@ class SweepColumns:
     def names(self) -> tuple[str, ...]:
         """All columns, in order."""
         inputs = (*self.axes, *self.varied)
-        numbers = (*RESULT_NUMBERS, "fit", *RANGE_COLUMNS)
+        numbers = (*RESULT_NUMBERS, "fit", "fit_odds", *RANGE_COLUMNS)
         return (*inputs, "placement", *numbers, *self.breakdown, "status", "reason")
 
 
@@ -73,7 +73,7 @@ def sweep_frame(
         **{name: [cell(each.values[name]) for each in tried] for name in columns.varied},
         **{name: [each[name] for each in outcomes] for name in TEXTS},
     }
-    for name in (*RESULT_NUMBERS, *RANGE_COLUMNS):
+    for name in (*RESULT_NUMBERS, "fit_odds", *RANGE_COLUMNS):
         cells[name] = np.array([each.get(name) for each in outcomes], np.float64)
     for name in columns.breakdown:
         found = [each.get(name, zero) for each, zero in zip(outcomes, none, strict=True)]

@@ -59,6 +59,7 @@ def _simulate_candidate(
         "placement": str(result.placement),
         **{name: getattr(result, name) for name in RESULT_NUMBERS},
         "fit": str(result.fit),
+        "fit_odds": None if result.hbm_odds is None else result.hbm_odds.fits,
         **_ranges(result),
         **_breakdown(result),
         "status": PLAN_FITS if result.fits else PLAN_TOO_LARGE,

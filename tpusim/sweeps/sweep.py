@@ -58,9 +58,10 @@ def sweep(
 
     The columns are the sizes of the mesh axes, the varied fields of the plan, those of
     `space.extra_axes`, `topology` if the space has shapes, `placement` as text, `step_time_s, mfu,
-    hfu, tokens_per_s, hbm_peak_bytes, hbm_bytes, fits, exposed_s, fit` as in `Result`,
-    `step_time_low_s, step_time_high_s, mfu_low, mfu_high`, which are the ends of its ranges, the
-    labels of its `breakdown_s`, `status` and `reason`. A plan that does not fit has its numbers and
+    hfu, tokens_per_s, hbm_peak_bytes, hbm_bytes, fits, exposed_s, fit` as in `Result`, `fit_odds`,
+    which is the fraction of compared plans like it that fit (`hbm_odds`), `step_time_low_s,
+    step_time_high_s, mfu_low, mfu_high`, which are the ends of its ranges, the labels of its
+    `breakdown_s`, `status` and `reason`. A plan that does not fit has its numbers and
     a reason (`does not fit`), one that the model or the slice does not admit a reason only
     (`refused`, numbers NaN); none is missing.
 

@@ -12,7 +12,7 @@ from compiler_parts import TESTED
 
 import tpusim as ts
 from tpusim.base import CompileError
-from tpusim.compiler import Compiled
+from tpusim.compiler import Compiled, RefusedError
 from tpusim.compiler_check import compile_step
 from tpusim.compiler_check.compile_step import StepCompilation
 
@@ -100,6 +100,34 @@ def test_another_optax_is_another_program(
     monkeypatch.setattr(compile_step, "version", lambda name: "2.0")
     said(["check", run_file], capsys)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "code", "said_first"),
+    [
+        (32, 4, "the compiler refuses it, but the plan fits"),
+        (2**20, 0, "the compiler refuses it, and the plan does not fit"),
+    ],
+)
+def test_a_refusal_is_a_result_and_fails_where_the_plan_fits(
+    run_file: str, asked: Asked, batch: int, code: int, said_first: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    make = compile_step._compile
+
+    def refuse(given: StepCompilation) -> Compiled:
+        program = replace(make(given), refusal="it needs 33 GiB")
+        raise RefusedError("small does not fit", program)
+
+    monkeypatch.setattr(compile_step, "_compile", refuse)
+    settings = ["--set", f"plan.global_batch={batch}"]
+    for _ in range(2):
+        found, out, _ = said(["check", run_file, *settings], capsys)
+        assert (found, len(asked)) == (code, 1)
+        assert " ".join(out.split()).startswith(f"check {said_first}: ")
+        assert "the compiler refused it: it needs 33 GiB" in " ".join(out.split())
+    facts = json.loads(said(["check", run_file, *settings, "--json"], capsys)[1])
+    assert (facts["refused"], facts["same_verdict"]) == (True, code == 0)
 
 
 @pytest.mark.usefixtures("asked", "undrawn")

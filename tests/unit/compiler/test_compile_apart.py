@@ -35,6 +35,15 @@ REPORTS = (
 )
 WHOLE = f"{REPORTS}dump('_after_buffer_assignment.txt', {MODULE!r})\n"
 
+TOO_LARGE = (
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries "
+    "(33.20G) exceeds available HBM (31.25G)."
+)
+REFUSED = f"""{REPORTS}
+with open(f'{{folder}}/error.json', 'w') as file:
+    json.dump({{'kind': 'JaxRuntimeError', 'text': {TOO_LARGE!r}}}, file)
+"""
+
 Run = Callable[..., Compiled]
 
 
@@ -64,6 +73,27 @@ def until(done: Callable[[], bool], seconds: float = 20) -> bool:
     while not done() and monotonic() < late:
         sleep(0.05)
     return done()
+
+
+@pytest.mark.parametrize("extent", UNTIL)
+def test_a_program_that_is_too_large_is_the_last_that_the_compiler_tried(
+    compile_with: Run, tmp_path: Path, extent: Until
+) -> None:
+    dumped = f"dump('.oom_intermediate_module.txt', {MODULE!r})\n"
+    found = compile_with(f"{REFUSED}{dumped}sys.exit(1)", extent)
+    assert (found.hlo, found.until) == (MODULE, "schedule")
+    assert found.refusal.startswith("it needs 33.2 GiB of HBM per device, and 31.2 GiB can be used")
+    assert found.memory is not None
+    assert found.memory.total == 4100
+    path = tmp_path / "kept.hlo"
+    found.save(path)
+    assert ts.xla.load(path).refusal == found.refusal
+    assert f"refused      {found.refusal}" in str(found)
+
+
+def test_one_that_is_not_in_the_dump_is_a_sentence(compile_with: Run) -> None:
+    with pytest.raises(CompileError, match=r"^step does not fit v5e:2x2: it needs 33.2 GiB of HBM"):
+        compile_with(f"{REFUSED}sys.exit(1)")
 
 
 @pytest.mark.parametrize("after", ["time.sleep(60)", "pass"])

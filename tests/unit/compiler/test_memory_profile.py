@@ -118,6 +118,31 @@ def test_an_asynchronous_gather_holds_its_result_from_the_start_and_its_operand_
     assert "s" in found["r"].frees
 
 
+@pytest.mark.parametrize(("offloaded", "apart"), [("SCATTER", False), ("GATHER", True)])
+def test_a_sparsecore_scatters_into_its_first_operand(offloaded, apart):
+    """And gathers into a buffer of its own."""
+    flat, rows = "f32[65536]{0:T(1024)}", "s32[256]{0:T(256)}"
+    given = f"x: {flat}, i: {rows}, k: token[]"
+    work = (
+        f"%work ({given}) -> {flat} {{\n  %x = {flat} parameter(0)\n  %i = {rows} parameter(1)\n"
+        "  %k = token[] parameter(2)\n"
+        f'  ROOT %y = {flat} custom-call(%x, %i), custom_call_target="x"\n}}, '
+        'execution_thread="sparsecore"\n\n'
+    )
+    note = f'backend_config={{"sparse_core_config":{{"offload":"OFFLOAD_{offloaded}"}}}}'
+    module = main_of(
+        f"%a = {flat} bitcast(%p)\n  %b = {flat} negate(%a)\n  %i = {rows} iota(), "
+        f"iota_dimension=0\n  %k = token[] after-all()\n"
+        f"  %s = (({flat}, {rows}, token[]), {flat}) async-start(%b, %i, %k), "
+        f'async_execution_thread="sparsecore", calls=%work, {note}\n'
+        f"  %d = {flat} async-done(%s)\n  %e = {F32} bitcast(%d)\n  ROOT %c = {F32} negate(%e)",
+        before=work,
+    )
+    found = buffer_changes(module)
+    assert ("s" in found) is apart
+    assert found["c"].frees == (("s",) if apart else ("b",))
+
+
 def test_a_result_that_the_compiler_put_over_an_operand_takes_nothing():
     note = '{"aliasing_operands":{"lists":[{"indices":["0","2"]}]}}'
     module = main_of(

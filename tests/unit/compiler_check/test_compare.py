@@ -26,7 +26,7 @@ def test_a_plan_agrees_with_itself(kind: str) -> None:
     assert found.error == 0
     assert found.same_mode_share == pytest.approx(1, abs=1e-12)
     assert found.same_algorithm_share == pytest.approx(1, abs=1e-12)
-    assert found.verdict.startswith("the compiler agrees within 1 %: plan ")
+    assert found.verdict.startswith("the compiler agrees within 1 % on the step")
     for row in found.collectives:
         assert row.plan is not None, row
         assert row.program is not None, row

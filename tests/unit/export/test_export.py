@@ -513,6 +513,16 @@ def test_results_of_grouped_kernels_are_saved_by_name(remat: str, saved: bool) -
     assert bool(re.search(r'save_only_these_names\([^)]*"expert_mlp_in_0"', source)) == saved
 
 
+@pytest.mark.parametrize("attention", ["flash", "dot"])
+def test_a_saved_context_has_one_name(attention: str) -> None:
+    """The kernel names its residual; a second name of its result would be a second stack."""
+    saving = plan(FSDP_TENSOR, 128, save=["context", "q"])
+    source = ts.export_jax(model(WIDE, attention=attention), saving, POD)
+    assert ('saved_as="context"' in source) is (attention == "flash")
+    assert ("context = checkpoint_name(" in source) is (attention == "dot")
+    assert 'save_only_these_names("context", "q")' in source
+
+
 def test_a_kernel_has_the_blocks_of_the_plan_and_one_backward_kernel_on_request() -> None:
     pod, model = ts.Slice("v5e", "2x2"), ts.models.load("llama2-7b").replace(layers=2)
     keys = {"attention_block": [1024, 512], "attention_backward": "one-kernel"}

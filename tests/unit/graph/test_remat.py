@@ -154,3 +154,32 @@ def check_order(ops: tuple[Op, ...], made: set[str]) -> None:
             inside = {carry[1].name for carry in op.carries} | {t.name for t in op.loads}
             check_order(op.body, inside)
         made |= {tensor.name for tensor in op.outputs}
+
+
+@pytest.mark.parametrize(
+    ("save", "stacks"),
+    [
+        (("context", "attended"), {"context"}),
+        (("attended",), {"attended"}),
+        (("q_rotary", "q_kernel"), {"q_rotary"}),
+        (("q_kernel",), {"q_kernel"}),
+        (("q", "k", "v", "q_kernel"), {"k", "v", "q_kernel"}),
+        (("q", "q_rotary"), {"q_rotary"}),
+        (("layer_in", "mlp_out"), set()),
+    ],
+)
+def test_what_is_saved_is_what_the_backward_pass_reads_once(
+    save: tuple[str, ...], stacks: set[str]
+) -> None:
+    """A copy of a saved tensor is none itself, and nothing is saved to compute what is saved."""
+    assert saved(small(), "full", *save) == {"layer_in"} | stacks
+
+
+def test_of_the_copies_of_a_kernel_those_that_are_not_saved_are_made_again() -> None:
+    """As the backward pass reads three copies that one operation makes."""
+    (copies,) = (
+        op for op, _ in walk(step(small(), Remat("full", ("q_kernel",))).ops)
+        if op.name == "layer/kernel_in" and op.phase is Phase.RECOMPUTE
+    )  # fmt: skip
+    assert [tensor.short for tensor in copies.outputs] == ["k_kernel", "v_kernel"]
+    assert [tensor.short for tensor in copies.inputs] == ["k_rotary", "v"]

@@ -7,6 +7,7 @@ from plans import small
 
 from tpusim.base import Phase, PlanError
 from tpusim.graph import (
+    COMPUTE,
     POLICIES,
     STORED,
     VOCAB_TILES,
@@ -82,11 +83,16 @@ def test_each_weight_still_has_one_gradient(policy: str, tied: bool) -> None:
 
 
 def test_what_the_tiles_share_gets_the_sum_of_their_gradients() -> None:
-    """As weights are stored; what they take in parts gets its gradient in the same parts."""
+    """As weights are stored, unless each tile reduces its term.
+
+    What they take in parts gets its gradient in the same parts.
+    """
     back = scan(tiled(small()), Phase.BACKWARD)
     assert {outside.primal: outside.dtype for _, outside in back.sums} == {
         "final_norm_scale": STORED, "head": STORED,
     }  # fmt: skip
+    apart = training_step(with_tiled_loss(forward(small()), PARTS, apart=True), Remat())
+    assert {outside.dtype for _, outside in scan(apart, Phase.BACKWARD).sums} == {COMPUTE}
     assert names(back.stacks) == [("d(tile/layers_out)", "d(layers_out)")]
     assert ("d(loss)", "d(tile/loss)") in names(back.slices)
     assert all(

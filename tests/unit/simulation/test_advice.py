@@ -99,6 +99,7 @@ def sentence(saves: float, need: float = 1.0, kind: ChangeKind = ChangeKind.PLAN
             saves=saves,
             hbm_peak_bytes=need * 2**30,
             hbm_bytes=2**31,
+            fit=fit_of(need * 2**30, 2**31),
         )
     )
 

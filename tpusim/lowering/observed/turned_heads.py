@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpusim.graph import Einsum, Pointwise, Tensor, plain_dim
-from tpusim.lowering.body_entries import CollectiveMatmul, Entry
+from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
 from tpusim.lowering.decisions import Body, LoweringDecisions
-from tpusim.lowering.fused_results import UNROLLED_RING
 from tpusim.partition import ComputeNode
 from tpusim.plan import Axes
 

@@ -8,14 +8,22 @@ over `tensor`, v4 2x2x4).
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import groupby
 from re import search
+from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum
-from tpusim.lowering.body_entries import CollectiveMatmul, Entry
+from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum, is_sequence
+from tpusim.lowering.body_entries import (
+    UNROLLED_RING,
+    CollectiveMatmul,
+    Entry,
+    PlannedCollective,
+    with_readers,
+)
+from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
-from tpusim.lowering.lowering_pass import Step
 from tpusim.partition import (
     CollectiveNode,
     ComputeNode,
@@ -24,7 +32,7 @@ from tpusim.partition import (
     Purpose,
     is_across,
 )
-from tpusim.program import CollectiveKind
+from tpusim.program import CollectiveKind, Mode
 
 
 def weight_gradients_last(nodes: Sequence[Node], weights: Collection[str]) -> list[Node]:
@@ -42,7 +50,7 @@ def weight_gradients_last(nodes: Sequence[Node], weights: Collection[str]) -> li
         if not any(_attends(node, weights) for node in layer):
             result += layer
             continue
-        kept, late = _with_readers(layer, {i for i, node in enumerate(layer) if node in matmuls})
+        kept, late = with_readers(layer, {i for i, node in enumerate(layer) if node in matmuls})
         result += [*kept, *late]
     return result
 
@@ -55,8 +63,65 @@ def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
     matmuls = {place for place in unread if _waits(entries[place], body)}
-    kept, moved = _with_readers(entries[:last], matmuls)
+    kept, moved = with_readers(entries[:last], matmuls)
     return [*kept, *entries[last : last + 1], *moved, *entries[last + 1 :]]
+
+
+def rings_after_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Mark the rings for gradients of layers that are not scanned, which run after all layers.
+
+    No iteration ends there, so what only the optimizer reads comes last, and holds its operands
+    until then: 23 of 23 programs of two to eight layers on v4, v5p, v6e and 7x, also beside a
+    context or a tensor axis. Rings over four devices are no loops and run at once (4 of 4), and so
+    do those beside which the layer before gathers its weights (v5e, 5 of 5; libtpu 0.0.42.1).
+    """
+    return [
+        _placed_ring(entry, body) if isinstance(entry, CollectiveMatmul) else entry
+        for entry in entries
+    ]
+
+
+def _placed_ring(ring: CollectiveMatmul, body: Body) -> CollectiveMatmul:
+    if not body.ask(_is_loop, ring.collective):
+        return ring
+    beside = _gathers_beside(body.over(ring.collective.axes))
+    reduces = ring.collective.purpose is Purpose.GRADIENT
+    adds_up = ring.phase is Phase.BACKWARD and ring.collective.purpose is Purpose.WEIGHT
+    return replace(ring, waits=reduces and not beside, ahead=adds_up and beside)
+
+
+def gathers_before_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Mark the synchronous gathers of weights in the forward pass, which run before all layers.
+
+    Nothing that they wait for comes later, and no iteration holds them back, so that the weights of
+    all layers are there before the first one: fsdp beside data, and all-gathers in place of rings
+    (8 of 8 programs of four and eight layers on v4, v5p and v6e; libtpu 0.0.42.1). Without a
+    checkpoint they stay with their layers (4 of 4).
+    """
+    if body.looped:
+        return [replace(e, ahead=True) if _gathers_in_turn(e) else e for e in entries]
+    first = next((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), 0)
+    later = [entry for entry in entries[first:] if _gathers_in_turn(entry)]
+    rest = [entry for entry in entries[first:] if entry not in later]
+    return [*entries[:first], *later, *rest]
+
+
+def _gathers_in_turn(entry: Entry) -> TypeGuard[PlannedCollective]:
+    return (
+        isinstance(entry, PlannedCollective)
+        and entry.mode is Mode.SYNC
+        and entry.phase is Phase.FORWARD
+        and entry.collectives[0].purpose is Purpose.WEIGHT
+        and entry.collectives[0].kind is CollectiveKind.ALL_GATHER
+    )
+
+
+def _is_loop(decisions: LoweringDecisions, collective: CollectiveNode) -> bool:
+    return bool(decisions.sizes.group(collective.axes) > UNROLLED_RING)
+
+
+def _gathers_beside(low: Lowering) -> bool:
+    return low.twice is Mode.ASYNC and not low.gathers_at_once
 
 
 def _waits(entry: Entry, body: Body) -> bool:
@@ -66,22 +131,36 @@ def _waits(entry: Entry, body: Body) -> bool:
     its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
     so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
-    gathered over a dimension of the result (6 of 9). Rings wait: 38 of 104 did, and no rule of
-    sizes tells which; so does a sharded result that is all-reduced, of which the only program seen
-    waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu 0.0.42.1). Where more is offloaded
-    than the inputs of the layers it waits (6 of 6: Llama 3.1 8B and 70B on v6e 2x4, 4x8 and 16x16),
-    but not with MaxText's flags (4 of the same; 10 of 13 other heads are where this says with
-    them, and those of 4 published configurations).
+    gathered over a dimension of the result (6 of 9). So does a sharded result that is all-reduced,
+    of which the only program seen waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu
+    0.0.42.1). Where more is offloaded than the inputs of the layers it waits (6 of 6: Llama 3.1 8B
+    and 70B on v6e 2x4, 4x8 and 16x16), but not with MaxText's flags (4 of the same; 10 of 13 other
+    heads are where this says with them, and those of 4 published configurations).
+
+    A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
+    sharded within sequences (11 of 13), over axes that shard experts (8 of 12), and with MaxText's
+    flags (4 of 4). Others run at once: 135 of 152 on v4 to v6e.
     """
-    if not isinstance(entry, ComputeNode):
-        return isinstance(entry, CollectiveMatmul)
-    return (
-        _reduces_beside_core(body)
-        or _fetches_beside_core(body)
+    if _reduces_beside_core(body):
+        return isinstance(entry, ComputeNode | CollectiveMatmul)
+    if isinstance(entry, CollectiveMatmul):
+        flagged = body.compiler.style == "maxtext"
+        return flagged or _shards_sequences(entry.compute) or _sends_over_experts(entry, body)
+    return isinstance(entry, ComputeNode) and (
+        _fetches_beside_core(body)
         or _is_gathered_along_result(entry, body)
         or _all_reduces_shard(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
     )
+
+
+def _shards_sequences(compute: ComputeNode) -> bool:
+    return any(axes and is_sequence(dim) for dim, axes in compute.split)
+
+
+def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
+    of_experts = (buffer.local.split().get("expert", ()) for buffer in body.buffers.values())
+    return any(not set(axes).isdisjoint(ring.collective.axes) for axes in of_experts)
 
 
 def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
@@ -125,20 +204,6 @@ def _unread_before(entries: Sequence[Entry]) -> set[int]:
         else:
             needed.update(entry.reads)
     return unread
-
-
-def _with_readers(steps: Sequence[Step], chosen: Collection[int]) -> tuple[list[Step], ...]:
-    """Return the steps that stay, and those at the `chosen` places with all their readers."""
-    kept: list[Step] = []
-    moved: list[Step] = []
-    made: set[str] = set()
-    for place, step in enumerate(steps):
-        if place in chosen or not made.isdisjoint(step.reads):
-            moved.append(step)
-            made.update(step.writes)
-        else:
-            kept.append(step)
-    return kept, moved
 
 
 def _layer(node: Node) -> str:

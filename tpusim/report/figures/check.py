@@ -73,7 +73,7 @@ def check_data(comparison: TwinComparison) -> CheckData:
         pair[0] += row.plan
         pair[1] += row.program
     return CheckData(
-        title=f"{comparison.title}: {comparison.verdict.partition(', mostly')[0]}",
+        title=f"{comparison.title}: {comparison.headline}",
         times=tuple(
             ComparedPart(what, plan, program)
             for what, (plan, program) in times.items()

@@ -3,7 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.results import BUBBLE_LABEL, EXPOSED, Advice, Change, Fit, Result, verdict_reason
+from tpusim.results import (
+    BUBBLE_LABEL,
+    EXPOSED,
+    Advice,
+    Change,
+    Fit,
+    Result,
+    odds_words,
+    verdict_reason,
+)
 from tpusim.results.advice import HEADS
 
 LEAST_SAID = 0.01
@@ -31,11 +40,15 @@ def changes(advice: Advice) -> Iterator[tuple[str, Sequence[Change]]]:
 
 def _memory(result: Result) -> Iterator[str]:
     if result.fit is not Fit.FITS:
-        yield f"It {result.fit}: {verdict_reason(result)}."
+        yield f"It {'is ' * (result.fit is Fit.BORDERLINE)}{result.fit}: {verdict_reason(result)}."
+        if (ways := result.ways_to_fit()) is not None:
+            yield from ways.sentences()
     else:
         free = format_bytes(result.hbm_bytes - result.hbm_peak_bytes)
         largest = next(iter(result.memory_bytes), "nothing")
         yield f"It fits: {free} of HBM are free at the peak; the largest part in use is {largest}."
+    if words := odds_words(result):
+        yield f"Does it fit? {words}."
 
 
 def _time(result: Result) -> Iterator[str]:

@@ -64,7 +64,9 @@ def _throughput(result: Result) -> Iterator[Fact]:
 
 def _size(result: Result) -> Iterator[Fact]:
     have = format_bytes(result.hbm_bytes)
-    yield Fact("Peak HBM", format_bytes(result.hbm_peak_bytes), f"of {have}: {result.fit}")
+    odds = result.hbm_odds
+    sure = f"; {odds.counted}" if odds else ""
+    yield Fact("Peak HBM", format_bytes(result.hbm_peak_bytes), f"of {have}: {result.fit}{sure}")
     yield Fact(
         "Exposed communication", f"{result.exposed_s / result.step_time_s:.1%}", "of the step"
     )

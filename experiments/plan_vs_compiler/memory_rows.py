@@ -1,0 +1,181 @@
+"""Compile the sample about HBM: python memory_rows.py [--kinds NAME ...] [--count N]
+
+Rows to learn from go to `memory.jsonl`. Those that are held out are sealed, as text that nobody
+reads by accident, in `memory_sealed.txt`, and nothing of them is printed but that they are there:
+`open_held_out.py` opens them, once. A run continues where the last one ended.
+"""
+
+import argparse
+import json
+import re
+import sys
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from memory import KINDS, LARGEST, MemoryTwin, draw, numbers
+from sample import FLAGS
+
+TIME_LIMIT_S = 150.0
+BUFFERS = 12
+"""The largest buffers of a program that a row keeps."""
+
+HERE = Path(__file__).parent
+OPEN, SEALED = HERE / "memory.jsonl", HERE / "memory_sealed.txt"
+_NEEDS = re.compile(
+    r"memory required for [^(]*\(([\d.]+)(\w)\) exceeds available HBM \(([\d.]+)(\w)\)"
+)
+_USED = re.compile(r"Used ([\d.]+)(\w) of ([\d.]+)(\w) hbm")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def row_of(number: int) -> dict[str, Any] | None:
+    """Return the row of a twin, or None if nothing was drawn that fits together.
+
+    program_hbm_bytes: of a program that the compiler refuses, what it says that it needs.
+    buffers: the largest ones at the peak: [bytes, shape, instruction, operation].
+    """
+    import tpusim as ts
+
+    twin, began = draw(number), monotonic()
+    if twin is None:
+        return None
+    row = _about(twin)
+    try:
+        model, plan, pod = twin.arguments()
+        planned = ts.simulate(model, plan, pod)
+        row |= {"plan_hbm_bytes": planned.hbm_peak_bytes, "plan_step_s": planned.step_time_s}
+        if planned.hbm_peak_bytes > LARGEST * pod.chip.hbm_usable_bytes:
+            return None
+        flags = FLAGS[twin.flags]
+        made = ts.check(model, plan, pod, time_limit=TIME_LIMIT_S, compiler_options=flags)
+        row |= _compiled(made)
+    except ts.TpusimError as error:
+        row |= _refused(error) or {"error": str(error)}
+    except Exception as error:
+        row["error"] = f"defect: {error!r}"
+    return row | {"seconds": monotonic() - began}
+
+
+def _about(twin: MemoryTwin) -> dict[str, Any]:
+    return {
+        "number": twin.number,
+        "kind": twin.system,
+        "held_out": twin.held_out,
+        "slice": str(twin.pod),
+        "model": twin.model,
+        "plan": twin.plan,
+        "flags": twin.flags,
+        "usable_bytes": twin.pod.chip.hbm_usable_bytes,
+        "refused": False,
+        "error": "",
+    }
+
+
+def _compiled(made: Any) -> dict[str, Any]:
+    memory = made.compiled.memory
+    return {
+        "refused": bool(made.compiled.refusal),
+        "program_hbm_bytes": memory.total,
+        "program_step_s": made.program.step_time_s,
+        "heap_bytes": memory.heap,
+        "argument_bytes": memory.arguments,
+        "output_bytes": memory.outputs,
+        "host_bytes": memory.host,
+        "versions": dict(made.compiled.versions),
+        "buffers": list(_buffers(made)),
+        "compared": made.comparison.facts()["memory"],
+    }
+
+
+def _buffers(made: Any) -> Iterator[list[Any]]:
+    """Yield the largest buffers that the replay holds at the peak of the heap."""
+    text = made.compiled.data.decode("utf-8", "replace")
+    held = made.program.timeline.memory[made.program.lane].held
+    heap = [tensor for tensor in held if tensor.category != "arguments"]
+    for tensor in heap[:BUFFERS]:
+        name = re.escape(tensor.tensor.split("#")[0])
+        line = re.search(rf"%{name} = (.*)", text)
+        shape = line[1][:100].split(" ")[0] if line else ""
+        said = re.search(r'op_name="([^"]*)"', line[1]) if line else None
+        yield [tensor.bytes, shape, tensor.tensor, said[1] if said else ""]
+
+
+def _refused(error: Exception) -> dict[str, Any]:
+    """Return what the compiler says of a program that does not fit; empty for other errors."""
+    said = "\n".join(getattr(error, "__notes__", ()))
+    found = _NEEDS.search(said) or _USED.search(said)
+    if found is None:
+        return {}
+    needed, there = (float(found[n]) * _UNITS[found[n + 1]] for n in (1, 3))
+    return {"refused": True, "program_hbm_bytes": needed, "usable_bytes": there}
+
+
+def sealed(row: dict[str, Any]) -> str:
+    """Return a row as one line of text that nobody reads by accident."""
+    return b64encode(zlib.compress(json.dumps(row).encode())).decode()
+
+
+def unsealed(line: str) -> dict[str, Any]:
+    """Return the row of a sealed line."""
+    row: dict[str, Any] = json.loads(zlib.decompress(b64decode(line)))
+    return row
+
+
+def open_rows() -> list[dict[str, Any]]:
+    """Return the rows to learn from."""
+    return [json.loads(line) for line in _lines(OPEN)]
+
+
+def sealed_rows() -> list[dict[str, Any]]:
+    """Return the rows that are held out. Only `open_held_out.py` and a continued run ask."""
+    return [unsealed(line) for line in _lines(SEALED)]
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def main() -> None:
+    """Compile what is missing of the sample."""
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--kinds", choices=KINDS, nargs="*", default=list(KINDS))
+    given.add_argument("--count", type=int, default=10**6, help="rows of this run at most")
+    asked = given.parse_args()
+    done = {row["number"] for row in [*open_rows(), *sealed_rows()]}
+    kinds = [list(KINDS).index(kind) for kind in asked.kinds]
+    missing = [n for n in numbers() if n not in done and n // 100 % 100 in kinds]
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=25) as pool:
+        for row in pool.map(row_of, missing[: asked.count]):
+            if row is not None:
+                _keep(row)
+
+
+def _keep(row: dict[str, Any]) -> None:
+    hidden = row["held_out"]
+    with (SEALED if hidden else OPEN).open("a") as file:
+        file.write((sealed(row) if hidden else json.dumps(row)) + "\n")
+    print(_line(row), file=sys.stderr, flush=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    about = f"{row['number']} {row['kind']} in {row['seconds']:.0f} s"
+    if row["held_out"]:
+        return f"{about}: held out"
+    if row["error"]:
+        return f"{about}: {row['error'][:200]}"
+    plan, program, usable = (
+        row[key] / 2**30 for key in ("plan_hbm_bytes", "program_hbm_bytes", "usable_bytes")
+    )
+    verdict = ", refused" if row["refused"] else ""
+    return f"{about}: {plan:.2f} -> {program:.2f} of {usable:.1f} GiB{verdict}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Write the residuals from which the odds of HBM are made: python residuals.py [--print]
+
+What the compiler took of what plans are predicted to need by today's code, for the programs from
+which no rule was learnt: the held-out plans of all tables, and of the sample about HBM the third
+that is held out, once it was opened. `--print` leaves the package's table as it is. It prints how
+well the odds of each program, made without it, say what the compiler did.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+from math import exp, log
+from multiprocessing import get_context
+from statistics import fmean, median
+from typing import NamedTuple
+
+from memory import ROUND
+from memory_rows import sealed_rows
+from open_held_out import opened
+from sample import Twin, slice_of
+from table import SAMPLES, until_schedule
+
+from tpusim import simulate
+from tpusim.accuracy import (
+    HbmErrors,
+    HbmResidual,
+    hbm_residuals_path,
+    hbm_residuals_text,
+    read_hbm_residuals,
+)
+from tpusim.base.text_files import write_file
+from tpusim.results import fit_of_odds
+
+WORKERS = 2
+
+
+class Taken(NamedTuple):
+    """A plan, the bytes that the compiler took, and whether it refused the program."""
+
+    id: str
+    twin: Twin
+    taken: float
+    refused: bool
+
+
+def compared() -> Iterator[Taken]:
+    """Yield the plans from which no rule was learnt."""
+    for sample in SAMPLES:
+        table = until_schedule(sample)
+        for row in table[table.held_out.astype(bool)].to_dict("records"):
+            name = f"{sample}-{row['number']}"
+            yield Taken(name, _twin(row, json.loads), row["program_hbm_bytes"], False)
+    if any(each["round"] == ROUND for each in opened()):
+        for row in sealed_rows():
+            if taken := row.get("program_hbm_bytes"):
+                yield Taken(f"memory-{row['number']}", _twin(row), taken, row["refused"])
+
+
+def _twin(row: dict, read=lambda value: value) -> Twin:
+    return Twin(
+        row["number"], slice_of(row["slice"]), read(row["model"]), read(row["plan"]), row["flags"]
+    )
+
+
+def residual(row: Taken) -> HbmResidual:
+    """Return what the compiler took of what the plan is predicted to need."""
+    plan = simulate(*row.twin.arguments())
+    ratio = row.taken / plan.hbm_peak_bytes
+    return HbmResidual(row.id, plan.hbm_features, row.refused, log(ratio))
+
+
+def summary(rows: tuple[HbmResidual, ...]) -> str:
+    """Return the errors, and how often the odds were right about programs left out of them."""
+    errors = [abs(1 / ratio - 1) for ratio in (exp(row.residual) for row in rows)]
+    left_out = list(HbmErrors(rows).left_out())
+    inside = fmean(log(found.low) <= row.residual <= log(found.high) for row, found in left_out)
+    verdicts = Counter(
+        (str(fit_of_odds(found.fits, row.features.fill, 1.0)), row.refused)
+        for row, found in left_out
+    )
+    said = ", ".join(
+        f"{fit}: {verdicts[fit, False]} compiled and {verdicts[fit, True]} refused"
+        for fit in ("fits", "borderline", "does not fit")
+    )
+    return (
+        f"{len(rows)} programs, {sum(row.refused for row in rows)} refused: HBM is off by "
+        f"{median(errors):.1%} in the median\n{inside:.1%} are in their range of 90 %\n{said}"
+    )
+
+
+def main() -> None:
+    """Write the table, and print its summary."""
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--print", action="store_true", help="write nothing")
+    asked = given.parse_args()
+    with get_context("spawn").Pool(WORKERS) as pool:
+        rows = tuple(pool.map(residual, list(compared()), chunksize=8))
+    text = hbm_residuals_text(rows)
+    if not asked.print:
+        write_file(hbm_residuals_path(), text.encode())
+        print(f"{len(rows)} residuals in {hbm_residuals_path().name}")
+    print(summary(read_hbm_residuals(text)))
+
+
+if __name__ == "__main__":
+    main()
