@@ -8,8 +8,6 @@ a loop, but only one whose result goes to nothing but the addition; those of sca
 the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
-from dataclasses import replace
-
 from tpusim.base.phase import Phase
 from tpusim.lowering import GradientDeps
 from tpusim.partition import ACCUMULATORS, DTYPE_BYTES, Sizes, StoredWeight
@@ -27,18 +25,15 @@ def accumulate_microbatches(
     microbatches: int,
     numerics: Numerics,
     sizes: Sizes,
-    held: tuple[str, ...] = (),
     apart: bool = False,
 ) -> tuple[tuple[Op, ...], GradientDeps]:
     """Return the operations for all microbatches, from the `body` of one, and the summed gradients.
 
-    held: tensors that a microbatch holds to its end.
     apart: the forward passes of all microbatches come before the first backward pass.
     """
     trained = [weight for weight in weights if weight.name in gradients.held]
     sums = {weight.name: accumulator(weight, numerics, sizes) for weight in trained}
-    first, *others = (addition(weight, numerics, sizes, gradients) for weight in trained)
-    additions = (replace(first, frees=(*first.frees, *held)), *others)
+    additions = tuple(addition(weight, numerics, sizes, gradients) for weight in trained)
     forward = next((i for i, op in enumerate(body) if not _is_forward(op)), 0) if apart else 0
     parts = {f"{MICROBATCHES}/forward": body[:forward], MICROBATCHES: body[forward:] + additions}
     loops = (Loop(name=name, trips=microbatches, body=part) for name, part in parts.items() if part)

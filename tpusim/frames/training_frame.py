@@ -93,7 +93,6 @@ class TrainingFrame:
         decisions = LoweringDecisions(partitioned, self.sizes, self.choices, self.place)
         lowerer = BodyLowerer(self.sizes, partitioned, decisions)
         (body,), gradients = lowerer.passes()
-        held = tuple(lowerer.left_over[0])
         if self.plan.microbatches > 1:
             body, gradients = accumulate_microbatches(
                 body,
@@ -102,10 +101,8 @@ class TrainingFrame:
                 self.plan.microbatches,
                 self.plan.numerics,
                 self.sizes,
-                held,
                 self.interleaves,
             )
-            held = ()
         reduced = self.reduced(partitioned.weights, gradients)
         crossing = (*lowerer.crossing, *reduced.crossing)
         body = (*body, *reduced.ops, *self.barrier(crossing))
@@ -117,7 +114,6 @@ class TrainingFrame:
             shards,
             reduced.gradients,
             clip,
-            held,
             self.gathers(partitioned.weights, shards),
         )
         cast = any(op.name == CAST for op in ops)
@@ -179,14 +175,12 @@ class TrainingFrame:
         shards: Collection[str],
         gradients: GradientDeps,
         clip: tuple[TopOp, ...],
-        held: tuple[str, ...] = (),
         whole: tuple[Collective, ...] = (),
     ) -> tuple[TopOp, ...]:
         """Return a step: weights are cast before the body; the gradients' norm and updates follow.
 
         shards: the weights of which the shards are cast.
         clip: the operations that compute the norm.
-        held: tensors that the backward pass holds to its end.
         whole: the gathers of weights that are updated in parts.
         """
         updates = self.updates
@@ -199,7 +193,7 @@ class TrainingFrame:
         made: list[Update] = []
         for place, weight in enumerate(trained(weights)):
             first, *rest = updates.update(weight, gradients.frees(weight.name))
-            frees = (*first.frees, *(() if place else (*held, *copies)))
+            frees = (*first.frees, *(() if place else copies))
             made.append((replace(first, deps=gradients.deps(weight.name), frees=frees), *rest))
         moments = updates.moments(weights) if self.plan.optimizer.offload else ()
         return (
