@@ -165,3 +165,22 @@ def test_operands_of_rings_are_held_twice_where_the_sparsecore_reduces() -> None
         for layers in (4, 8)
     )
     assert many - few == 4 * (3 * HIDDEN + 2 * (4 * EMBED + 4 * HEADS))
+
+
+@pytest.mark.parametrize(
+    ("keys", "waits"),
+    [
+        ({}, False),
+        ({"style": "maxtext"}, False),
+        ({"mesh": {"fsdp": 8, "context": 2}}, False),
+        ({"save": ["q"]}, True),
+        ({"remat": "minimal"}, True),
+        ({"remat": "none"}, True),
+    ],
+    ids=lambda given: str(given),
+)
+def test_the_heads_ring_waits_where_layers_save_more_than_their_inputs(
+    keys: dict[str, Any], waits: bool
+) -> None:
+    names = [op.name for op in result(**keys).program.body]
+    assert (names.index("logits/dw/ring") > names.index("layers/d")) is waits
