@@ -139,11 +139,15 @@ def _waits(entry: Entry, body: Body) -> bool:
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within sequences (11 of 13), over axes that shard experts (8 of 12), and with MaxText's
-    flags (4 of 4). Others run at once: 135 of 152 on v4 to v6e.
+    flags (4 of 4). Of layers that are not scanned it waits if they save more than their inputs (3
+    of 3; with these alone none of 7, with MaxText's flags and sharded sequences too). Others run at
+    once: 135 of 152 on v4 to v6e.
     """
     if _reduces_beside_core(body):
         return isinstance(entry, ComputeNode | CollectiveMatmul)
     if isinstance(entry, CollectiveMatmul):
+        if body.remat.unrolled:
+            return body.remat.policy != "full" or bool(body.remat.save)
         flagged = body.compiler.style == "maxtext"
         return flagged or _shards_sequences(entry.compute) or _sends_over_experts(entry, body)
     return isinstance(entry, ComputeNode) and (
