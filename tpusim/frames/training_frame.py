@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Self
 
 from tpusim.base.phase import Phase
 from tpusim.frames.accumulate import accumulate_microbatches
-from tpusim.frames.body_frame import cast_weights, infeed, sizes_of, stored_states
+from tpusim.frames.body_frame import CAST, cast_weights, infeed, sizes_of, stored_states
+from tpusim.frames.layer_casts import freed_by_layer
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
 from tpusim.graph import Graph
@@ -103,20 +104,21 @@ class TrainingFrame:
         body = (*body, *reduced.ops, *self.barrier(crossing))
         shards = cast_before(partitioned, self.plan.numerics)
         clip = self.updates.clip(partitioned.weights, reduced.gradients)
+        ops = self.around(
+            body,
+            partitioned.weights,
+            shards,
+            reduced.gradients,
+            clip,
+            self.gathers(partitioned.weights, shards),
+        )
+        cast = any(op.name == CAST for op in ops)
+        if cast and self.plan.microbatches == 1 and not decisions.ideal:
+            ops = freed_by_layer(ops, shards, partitioned, self.plan.numerics, self.sizes)
         return Program(
             name=graph.name,
             axes=tuple(self.plan.mesh.items()),
-            body=(
-                self.infeed(graph, partitioned, self.plan.microbatches),
-                *self.around(
-                    body,
-                    partitioned.weights,
-                    shards,
-                    reduced.gradients,
-                    clip,
-                    self.gathers(partitioned.weights, shards),
-                ),
-            ),
+            body=(self.infeed(graph, partitioned, self.plan.microbatches), *ops),
             resident=(
                 *self.updates.resident(partitioned.weights),
                 *stored_states(partitioned.states, self.sizes),
