@@ -54,7 +54,8 @@ def compared() -> Iterator[Taken]:
     if any(each["round"] == ROUND for each in opened()):
         for row in sealed_rows():
             if taken := row.get("program_hbm_bytes"):
-                yield Taken(f"memory-{row['number']}", _twin(row), taken, row["refused"])
+                refused = row["refused"] or taken > row["usable_bytes"]
+                yield Taken(f"memory-{row['number']}", _twin(row), taken, refused)
 
 
 def _twin(row: dict, read=lambda value: value) -> Twin:

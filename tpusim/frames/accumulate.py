@@ -8,8 +8,6 @@ a loop, but only one whose result goes to nothing but the addition; those of sca
 the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
-from dataclasses import replace
-
 from tpusim.base.phase import Phase
 from tpusim.lowering import GradientDeps
 from tpusim.partition import ACCUMULATORS, DTYPE_BYTES, Sizes, StoredWeight
@@ -27,16 +25,11 @@ def accumulate_microbatches(
     microbatches: int,
     numerics: Numerics,
     sizes: Sizes,
-    held: tuple[str, ...] = (),
 ) -> tuple[tuple[Op, ...], GradientDeps]:
-    """Return the operations for all microbatches, from the `body` of one, and the summed gradients.
-
-    held: tensors that a microbatch holds to its end.
-    """
+    """Return the operations for all microbatches, from `body` of one, and the summed gradients."""
     trained = [weight for weight in weights if weight.name in gradients.held]
     sums = {weight.name: accumulator(weight, numerics, sizes) for weight in trained}
     additions = [addition(weight, numerics, sizes, gradients) for weight in trained]
-    additions[0] = replace(additions[0], frees=(*additions[0].frees, *held))
     loop = Loop(name=MICROBATCHES, trips=microbatches, body=(*body, *additions))
     after = {weight.name: op.name for weight, op in zip(trained, additions, strict=True)}
     summed = {name: alloc.tensor for name, alloc in sums.items()}

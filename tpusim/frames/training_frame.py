@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Self
 
 from tpusim.base.phase import Phase
 from tpusim.frames.accumulate import accumulate_microbatches
-from tpusim.frames.body_frame import cast_weights, infeed, sizes_of, stored_states
+from tpusim.frames.body_frame import CAST, cast_weights, infeed, sizes_of, stored_states
+from tpusim.frames.layer_casts import freed_by_layer
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
 from tpusim.graph import Graph
@@ -89,7 +90,6 @@ class TrainingFrame:
         decisions = LoweringDecisions(partitioned, self.sizes, self.choices, self.place)
         lowerer = BodyLowerer(self.sizes, partitioned, decisions)
         (body,), gradients = lowerer.passes()
-        held = tuple(lowerer.left_over[0])
         if self.plan.microbatches > 1:
             body, gradients = accumulate_microbatches(
                 body,
@@ -98,29 +98,27 @@ class TrainingFrame:
                 self.plan.microbatches,
                 self.plan.numerics,
                 self.sizes,
-                held,
             )
-            held = ()
         reduced = self.reduced(partitioned.weights, gradients)
         crossing = (*lowerer.crossing, *reduced.crossing)
         body = (*body, *reduced.ops, *self.barrier(crossing))
         shards = cast_before(partitioned, self.plan.numerics)
         clip = self.updates.clip(partitioned.weights, reduced.gradients)
+        ops = self.around(
+            body,
+            partitioned.weights,
+            shards,
+            reduced.gradients,
+            clip,
+            self.gathers(partitioned.weights, shards),
+        )
+        cast = any(op.name == CAST for op in ops)
+        if cast and self.plan.microbatches == 1 and not decisions.ideal:
+            ops = freed_by_layer(ops, shards, partitioned, self.plan.numerics, self.sizes)
         return Program(
             name=graph.name,
             axes=tuple(self.plan.mesh.items()),
-            body=(
-                self.infeed(graph, partitioned, self.plan.microbatches),
-                *self.around(
-                    body,
-                    partitioned.weights,
-                    shards,
-                    reduced.gradients,
-                    clip,
-                    held,
-                    self.gathers(partitioned.weights, shards),
-                ),
-            ),
+            body=(self.infeed(graph, partitioned, self.plan.microbatches), *ops),
             resident=(
                 *self.updates.resident(partitioned.weights),
                 *stored_states(partitioned.states, self.sizes),
@@ -161,14 +159,12 @@ class TrainingFrame:
         shards: Collection[str],
         gradients: GradientDeps,
         clip: tuple[TopOp, ...],
-        held: tuple[str, ...] = (),
         whole: tuple[Collective, ...] = (),
     ) -> tuple[TopOp, ...]:
         """Return a step: weights are cast before the body; the gradients' norm and updates follow.
 
         shards: the weights of which the shards are cast.
         clip: the operations that compute the norm.
-        held: tensors that the backward pass holds to its end.
         whole: the gathers of weights that are updated in parts.
         """
         updates = self.updates
@@ -181,7 +177,7 @@ class TrainingFrame:
         made: list[Update] = []
         for place, weight in enumerate(trained(weights)):
             first, *rest = updates.update(weight, gradients.frees(weight.name))
-            frees = (*first.frees, *(() if place else (*held, *copies)))
+            frees = (*first.frees, *(() if place else copies))
             made.append((replace(first, deps=gradients.deps(weight.name), frees=frees), *rest))
         moments = updates.moments(weights) if self.plan.optimizer.offload else ()
         return (

@@ -11,7 +11,6 @@ from tpusim.lowering.body_entries import (
     HostCopy,
     LayerParts,
     PlannedCollective,
-    RingAttention,
     on_core,
     pipelined_results,
 )
@@ -86,18 +85,15 @@ class BufferLifetimes:
         outside: Collection[str] = (),
         given: Collection[str] = (),
         loop_node: LoopNode | None = None,
-    ) -> tuple[list[list[BufferEvents]], list[list[str]]]:
+    ) -> list[list[BufferEvents]]:
         """Return the events of each entry: a buffer lives from its writer to its last reader.
 
-        Return also the tensors that the last loop of each pass holds, which its successor frees.
         The passes of the body of `loop_node` are those of `LayerParts` where it is not scanned.
 
         Buffers in `kept` outlive the body, and those in `outside` are allocated and freed around
         it; those in `given` are there before it, and end with their last reader. `loads` are copied
         out of their stacks by their first reader. A result that comes an
-        iteration late goes to its stack at once, and is read from there. A loop allocates nothing
-        itself: what it needs throughout is allocated by the operation before it, and freed by the
-        one after it.
+        iteration late goes to its stack at once, and is read from there.
         """
         entries = [entry for one in passes for entry in one]
         apart = loop_node is not None and loop_node.scan.unrolled
@@ -121,10 +117,7 @@ class BufferLifetimes:
             body.lives[first].allocs.extend(body.saved.values())
         self.names = body.names
         rest = iter(body.lives)
-        lives = [[next(rest) for _ in one] for one in passes]
-        pairs = list(zip(passes, lives, strict=True))
-        pairs = pairs[1:2] if apart else pairs
-        return lives, [_beside_loops(*pair, loop_node is not None) for pair in pairs]
+        return [[next(rest) for _ in one] for one in passes]
 
     def size(self, key: str) -> Number:
         """Return the bytes of a buffer on one device."""
@@ -434,53 +427,3 @@ def _element_by_element(entry: Entry) -> Sequence[str]:
     if isinstance(entry.op, Pointwise):
         return () if entry.op.over else entry.reads
     return entry.reads[2:] if entry.epilogue else ()
-
-
-def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: bool) -> list[str]:
-    """Move the lives of loops to the operations of the core next to them.
-
-    Returns what a last loop holds to its end, where nothing of the body follows it. Without
-    operations of the core, loops keep what they take, and so do rings, but for those within
-    another loop (`in_loop`), whose buffers are then not counted, and not freed by what reads them.
-    """
-    left_over: list[str] = []
-    uncounted: set[str] = set()
-    plain = [place for place, entry in enumerate(entries) if on_core(entry)]
-    for place, entry in enumerate(entries):
-        if not isinstance(entry, CollectiveMatmul | RingAttention | LoopNode):
-            continue
-        if not plain:
-            left_over += lives[place].frees
-            if in_loop and not isinstance(entry, LoopNode):
-                uncounted |= {alloc.tensor for alloc in lives[place].allocs}
-                lives[place] = BufferEvents()
-            continue
-        life, lives[place] = lives[place], BufferEvents()
-        for alloc in life.allocs:
-            lives[_taken_at(entries, place, plain, alloc.tensor)].allocs.append(alloc)
-        after = next((i for i in plain if i > place), None)
-        if after is None and isinstance(entry, LoopNode):
-            left_over += life.frees
-        else:
-            lives[plain[-1] if after is None else after].frees.extend(life.frees)
-    for life in lives if uncounted else ():
-        life.frees[:] = [tensor for tensor in life.frees if tensor not in uncounted]
-    return [tensor for tensor in left_over if tensor not in uncounted]
-
-
-def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: str) -> int:
-    """Return the entry that allocates a result of the loop at `place`: the last on the core.
-
-    Where the body begins with the loop, it is the first operation of the core, or a collective
-    beside the core that reads it sooner and frees it.
-    """
-    before = max((i for i in plain if i < place), default=None)
-    if before is not None:
-        return before
-    following = range(place + 1, plain[0])
-    sooner = (
-        i
-        for i in following
-        if isinstance(entries[i], PlannedCollective) and key in entries[i].reads
-    )
-    return next(sooner, plain[0])
