@@ -93,7 +93,8 @@ def test_a_scatter_touches_one_element_of_each_row() -> None:
         for name, work in found.items()
     }
     assert moved == {
-        "": (1, 2), "/flatten": (2, 2), "/scatter": (0, 0), "/convert": (2, 1), "/reshape": (1, 1),
+        "/softmax": (1, 2), "/flatten": (2, 2), "/scatter": (0, 0), "/convert": (2, 1),
+        "/reshape": (1, 1),
     }  # fmt: skip
     assert found["/scatter"].scattered == 2 * 4096
 

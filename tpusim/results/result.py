@@ -222,12 +222,13 @@ class Result(ABC):
         return self.adviser(self)
 
     def ways_to_fit(self) -> WaysToFit | None:
-        """Return the smallest changes with which a plan that does not fit does, each simulated.
+        """Return the smallest changes with which a plan fits that needs more HBM than there is.
 
-        None for what fits, and for a result that does not know how it was simulated. The first call
-        takes up to a few seconds.
+        Each was simulated, and fits for sure where one of them does. None for a plan that needs no
+        more, and for a result that does not know how it was simulated. The first call takes up to
+        a few seconds.
         """
-        if self.fit is Fit.FITS or self.fitter is None:
+        if self.fits or self.fitter is None:
             return None
         return self.fitter(self)
 

@@ -6,12 +6,13 @@ from enum import IntEnum
 from shlex import quote
 from typing import Any
 
+from tpusim.accuracy import HbmOdds
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_width import unbroken, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
-from tpusim.results.fit import Fit, fit_of
+from tpusim.results.fit import Fit
 
 MARGIN = 12
 """Characters before a text, in which its head stands."""
@@ -43,6 +44,8 @@ class WayToFit(ShortRepr):
     plan, pod: what was simulated, on the placement that a simulation chooses or the plan gives.
     before_s, step_time_s: of the plan as it was, if it had room, and of the changed one.
     hbm_peak_bytes, hbm_bytes: what the changed plan needs of a device, and what there is.
+    fit: the verdict on that; borderline where nothing was found that fits for sure.
+    odds: that it fits, if they are known.
     """
 
     kinds: tuple[WayKind, ...]
@@ -54,6 +57,8 @@ class WayToFit(ShortRepr):
     step_time_s: float
     hbm_peak_bytes: float
     hbm_bytes: float
+    fit: Fit
+    odds: HbmOdds | None
 
     @property
     def kind(self) -> WayKind:
@@ -67,11 +72,6 @@ class WayToFit(ShortRepr):
         return f"{', '.join(self.what)} ({', '.join(changed) or self.kind})"
 
     @property
-    def fit(self) -> Fit:
-        """Whether the changed plan fits in HBM; it always does."""
-        return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
-
-    @property
     def command(self) -> str:
         """The settings as a command line takes them."""
         return " ".join(f"--set {quote(setting)}" for setting in self.settings)
@@ -82,7 +82,8 @@ class WayToFit(ShortRepr):
         need, have = format_bytes(self.hbm_peak_bytes), format_bytes(self.hbm_bytes)
         before, then = format_seconds(self.before_s), format_seconds(self.step_time_s)
         more = self.step_time_s / self.before_s - 1
-        return f"{need} of {have}, step {before} -> {then} ({more:+.1%})"
+        likely = f" ({self.odds.counted})" if self.odds else ""
+        return f"{need} of {have}{likely}, step {before} -> {then} ({more:+.1%})"
 
     def __str__(self) -> str:
         return f"{self.means}: {self.cost}; {self.command}"
@@ -97,6 +98,8 @@ class WayToFit(ShortRepr):
             "step_time_s": self.step_time_s,
             "hbm_peak_bytes": self.hbm_peak_bytes,
             "hbm_bytes": self.hbm_bytes,
+            "fit": str(self.fit),
+            "fit_odds": None if self.odds is None else self.odds.fits,
             "chips": self.pod.chips,
         }
 
@@ -122,17 +125,12 @@ class WaysToFit(ShortRepr):
         """Yield each way: the settings in a line, and below it what they mean and cost."""
         margin = " " * MARGIN
         for number, way in enumerate(self.ways):
-            head = "or with" if number else "fits with"
+            fits = "fits with" if way.fit is Fit.FITS else "may fit with"
+            head = "or with " if number else f"{fits} "
             yield from unbroken(way.command, f"{head:<{MARGIN}}", margin)
             yield from wrapped(f"{way.cost}: {way.means}", margin, margin)
         if not self.ways:
             yield from wrapped(self.why, f"{'to fit':<{MARGIN}}", margin)
-
-    def sentences(self) -> Iterator[str]:
-        """Yield each way in a sentence, or the reason why there is none."""
-        yield from (f"It fits with {way}." for way in self.ways)
-        if not self.ways:
-            yield f"{self.why}."
 
     def facts(self) -> dict[str, Any]:
         """Return the ways as plain data."""

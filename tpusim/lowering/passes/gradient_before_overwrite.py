@@ -18,7 +18,7 @@ from tpusim.partition import ComputeNode
 def gradient_before_overwrite(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Move matmuls for the gradients of weights before what writes over their operand."""
     fused = fused_results(entries, ())
-    sources = {key: (key,) for entry in entries for key in entry.writes}
+    sources: dict[str, tuple[str, ...]] = {key: (key,) for entry in entries for key in entry.writes}
     sources |= {key: fused.groups[key] for key in fused.again}
     result = list(entries)
     for matmul in [entry for entry in entries if _is_for_weight(entry, body)]:
