@@ -9,8 +9,8 @@ from tpusim.plan import Plan
 from tpusim.plan.numerics import NARROW_DTYPES
 
 SQUEEZED = 0.85
-"""The part of HBM from which on a plan of layers without a scan may be so near to the limit that the
-compiler computes some of what they hold again, before it refuses. It does not in a scan."""
+"""The part of HBM from which on a plan of layers without a scan may be so near to the limit that
+the compiler computes some of what they hold again, before it refuses. It does not in a scan."""
 
 _TRAITS: Mapping[str, Callable[[Plan], bool]] = {
     "a pipeline": lambda plan: bool(plan.active_schedule),
