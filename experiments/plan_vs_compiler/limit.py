@@ -2,8 +2,8 @@
 
 How far does the compiler go before it refuses? Eight layers on 16 devices, with as many sequences
 each as filled 1.02 to 1.6 of HBM by the plans of the day. No rule was learnt from them.
-`limit.json` has a row for each, with what the compiler took, or what its last attempt needed where it refused.
-A run compiles what is missing.
+`limit.json` has a row for each, with what the compiler took, or what its last attempt needed where
+it refused. A run compiles what is missing.
 """
 
 import json
