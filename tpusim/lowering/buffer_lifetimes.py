@@ -15,6 +15,7 @@ from tpusim.lowering.body_entries import (
     pipelined_results,
 )
 from tpusim.lowering.fused_results import fused_results
+from tpusim.lowering.key_gradients import read_beside_sums, whole_sums
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
 from tpusim.partition import DTYPE_BYTES, STATE, ComputeNode, LoopNode, Node, Sizes
@@ -271,6 +272,8 @@ class _BodyLifetimes:
             if key not in late
         }
         self.last |= _sliced_late(entries, memory.finished)
+        for key, place in read_beside_sums(entries, memory.sizes.kernel.fused).items():
+            self.last[key] = max(self.last[key], place)
         self.last = {**{k: len(entries) - 1 for k, name in given.items() if name}, **self.last}
         fetched = {key for e in entries if isinstance(e, HostCopy) for key in e.writes}
         self.loads = set(loads) - fetched
@@ -289,6 +292,7 @@ class _BodyLifetimes:
     def write(self, place: int, entry: Entry) -> None:
         """Allocate the entry's results, or write them over operands without a later reader."""
         over = self._overwritten(place, entry)
+        whole = whole_sums(entry)
         for key in entry.writes:
             in_place = self.memory.buffers[key].category == STATE
             taken = in_place or key in self.outside or key in self.memory.ahead
@@ -303,7 +307,7 @@ class _BodyLifetimes:
                 self.lives[place].frees.remove(over[key])
                 self._give_back(over[key], end)
             else:
-                self._take(key, place, end)
+                self._take(key, place, end, whole.get(key))
 
     def _held_for(self, key: str) -> Sequence[str]:
         """Return the buffers that a reader of `key` needs: what it computes it of, if it does."""
@@ -319,10 +323,12 @@ class _BodyLifetimes:
         self.lives[max(before, default=place)].allocs.append(one)
         self.lives[place].frees.append(one.tensor)
 
-    def _take(self, key: str, place: int, end: int | None) -> None:
+    def _take(self, key: str, place: int, end: int | None, whole: str | None = None) -> None:
+        """whole: the buffer as large as what is taken, where its readers take a part of it."""
         left = self.saved.pop(key, None)
         if left is None or end is not None:
-            self.lives[place].allocs.append(self.memory.alloc(key))
+            taken = self.memory.alloc(whole if whole and end is not None else key)
+            self.lives[place].allocs.append(replace(taken, tensor=key))
         if left is not None:
             self.lives[place].allocs.append(left)
         self._give_back(key, end)

@@ -21,6 +21,7 @@ from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_e
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
+from tpusim.lowering.observed.ring_copies import copy_ring_operands
 from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
@@ -33,6 +34,7 @@ from tpusim.lowering.passes.backward_order import (
 )
 from tpusim.lowering.passes.collective_modes import choose_modes
 from tpusim.lowering.passes.gather_quantised import gather_quantised
+from tpusim.lowering.passes.gradient_before_overwrite import gradient_before_overwrite
 from tpusim.lowering.passes.halos import both_ways, exchange_halos, kernel_gradients_first
 from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
@@ -58,7 +60,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     ),
     described(
         "weight-gradients-last",
-        lambda nodes, body: weight_gradients_last(nodes, body.weights),
+        weight_gradients_last,
         lambda body: body.looped and _compiled(body),
     ),
     described(
@@ -86,9 +88,15 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
+    described("gradient-before-overwrite", gradient_before_overwrite, _compiled),
     described(
         "rings-after-layers",
         rings_after_layers,
+        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+    ),
+    described(
+        "ring-copies",
+        copy_ring_operands,
         lambda body: body.looped and body.remat.unrolled and _compiled(body),
     ),
     described(

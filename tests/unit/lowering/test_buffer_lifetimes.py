@@ -192,3 +192,36 @@ def test_the_buffers_of_a_body_of_rings_alone_are_those_of_its_rings() -> None:
         result.step_time_s
         > simulate(model, plan.replace(without_passes=[]), result.pod).step_time_s
     )
+
+
+PLAIN_MLP = {"gated": False, "activation": "gelu"}
+
+
+def test_a_gradient_computes_the_activation_function_that_is_recomputed() -> None:
+    """One buffer as wide as the MLP is alive: a ring needs its operand, and two operands stay."""
+    backward = loop(plain({"data": 16}, small(**PLAIN_MLP)), "layers/d").body
+    assert "bwd/layer/mlp_hidden" not in all_taken(backward)
+    assert taken(named(backward, "bwd/layer/wi")) == {"bwd/layer/mlp_in": HIDDEN}
+    order = [op.name for op in backward]
+    assert order.index("bwd/layer/wo_mlp/dw") < order.index("bwd/layer/wo_mlp/dx")
+    assert "bwd/d(layer/mlp_in)" not in all_taken(backward)
+    for mesh, model in (({"fsdp": 16}, PLAIN_MLP), ({"data": 16}, {})):
+        held = loop(plain(mesh, small(**model), seq_len=2048), "layers/d").body
+        assert "bwd/layer/mlp_hidden" in all_taken(held)
+
+
+def test_the_gradient_runs_later_without_its_pass() -> None:
+    without = ["gradient-before-overwrite"]
+    backward = loop(
+        plain({"data": 16}, small(**PLAIN_MLP), without_passes=without), "layers/d"
+    ).body
+    order = [op.name for op in backward]
+    assert order.index("bwd/layer/wo_mlp/dw") > order.index("bwd/layer/wo_mlp/dx")
+    assert "bwd/d(layer/mlp_in)" in all_taken(backward)
+
+
+def test_a_norm_that_is_recomputed_has_no_buffer_either() -> None:
+    backward = loop(plain({"data": 16}), "layers/d").body
+    assert not {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} & all_taken(backward)
+    rings = loop(plain({"fsdp": 16}, seq_len=2048), "layers/d").body
+    assert {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} <= all_taken(rings)

@@ -106,7 +106,7 @@ def _scattered(node: ComputeNode, body: Body) -> Iterator[ComputeNode]:
     for made in (of_softmax, in_one_dim, summed):
         body.buffers[made] = replace(body.buffers[key], dtype=wide.dtype)
     plain = replace(op, outputs=(wide,), picks="")
-    yield replace(node, op=plain, writes=(of_softmax,))
+    yield replace(node, name=f"{node.name}/softmax", op=plain, writes=(of_softmax,))
     yield _step(node, "flatten", _copy(op, wide, flat), of_softmax, in_one_dim)
     added = replace(op, inputs=(flat,), outputs=(flat,), flops=0.0, over=(), keeps="")
     yield _step(node, "scatter", added, in_one_dim, summed)
