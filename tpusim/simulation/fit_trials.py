@@ -16,7 +16,7 @@ from tpusim.results.ways_to_fit import WayKind
 from tpusim.simulation.changed_run import run_changed
 from tpusim.simulation.fit_moves import Move, Option
 
-BUDGET_US = 2_500_000
+BUDGET_US = 2_000_000
 """Microseconds of all simulations, by what they count as: none is measured."""
 
 EVENT_US, OPERATION_US = 15, 72
