@@ -124,6 +124,7 @@ def test_rows_of_a_tied_table_are_exchanged_and_it_is_gathered_for_the_head() ->
     [
         ("v4", "2x2x4", {"fsdp": 16}, True),
         ("v6e", "4x4", {"fsdp": 16}, False),
+        ("7x", "2x2x2", {"fsdp": 16}, False),
         ("v5p", "2x2x4", {"fsdp": 4, "tensor": 4}, False),
         ("v5p", "2x2x4", {"data": 4, "fsdp": 4}, False),
     ],
