@@ -225,3 +225,42 @@ def test_a_norm_that_is_recomputed_has_no_buffer_either() -> None:
     assert not {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} & all_taken(backward)
     rings = loop(plain({"fsdp": 16}, seq_len=2048), "layers/d").body
     assert {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} <= all_taken(rings)
+def test_what_a_loop_carries_has_one_buffer() -> None:
+    """Of it, an iteration leaves the next one's; until it has read its own there are two."""
+    body = plain({"data": 16}, remat="full")
+    backward = loop(body, "layers/d").body
+    assert "bwd/d(layer/layer_out)" in all_taken(body)
+    assert {"d(layers_out)", "d(embedded)"}.isdisjoint(all_taken(body))
+    taken_inside = [a.tensor for op in backward for a in getattr(op, "allocs", ())]
+    freed_inside = [name for op in backward for name in getattr(op, "frees", ())]
+    assert sorted(taken_inside) == sorted(freed_inside)
+
+
+@pytest.mark.parametrize(
+    ("remat", "attention", "held"), [("full", "flash", 1), ("none", "flash", 0), ("full", "dot", 0)]
+)
+def test_row_sums_of_a_kernel_that_runs_again_are_held_for_each_lane(
+    remat: str, attention: str, held: int
+) -> None:
+    """Until the backward kernel: in f32, 128 times."""
+    model = small(vocab=512, attention=attention)
+    backward = loop(plain({"data": 16}, model, remat=remat), "layers/d").body
+    sums = [a for op in backward for a in getattr(op, "allocs", ()) if "row sums" in a.tensor]
+    assert len(sums) == held
+    for one in sums:
+        output = next(a for op in backward for a in op.allocs if a.tensor == "bwd/layer/context")
+        assert (
+            one.bytes == output.bytes / 2 / (model.head_dim or model.embed // model.heads) * 128 * 4
+        )
+        (last,) = freed_by(backward, one.tensor)
+        order = [op.name for op in backward]
+        assert order.index("bwd/layer/mlp_norm/d") < order.index(last)
+        assert order.index(last) < order.index("bwd/layer/attention/d")
+
+
+@pytest.mark.parametrize(("mesh", "held"), [({"data": 16}, False), ({"fsdp": 16}, True)])
+def test_a_norm_that_is_computed_again_is_fused_unless_a_ring_reads_it(
+    mesh: dict[str, int], held: bool
+) -> None:
+    backward = loop(plain(mesh, seq_len=2048, remat="full"), "layers/d").body
+    assert ("bwd/layer/mlp_norm" in all_taken(backward)) is held
