@@ -5,7 +5,7 @@ backward pass still needs, found by reachability: an operation whose results are
 (a layer's last projection) drops out by itself.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -67,9 +67,9 @@ class Remat:
         """True if no checkpoint and no loop says what is saved, so that the compiler chooses.
 
         It keeps what is in memory anyway, the results of matmuls and kernels and what kernels
-        read, and those of activation functions, which the matmul before them writes too (six plans
-        of four and eight layers on v4, v5p and v6e), and computes other element-wise groups in
-        whatever reads their results: no residuals of
+        read, those of activation functions, which the matmul before them writes too, and the norm
+        in front of the MLP (plans of four and eight layers on v4, v5p, v6e and 7x). It computes
+        other element-wise groups in whatever reads their results: no residuals of
         JAX's linearisation are written (four layers on v5p 2x2x4, v6e 4x4 and 7x 2x2x2 need 0.68 to
         0.84 of the HBM of a scan; all that is no matmul takes a quarter to a half of the time that
         residuals would, libtpu 0.0.42.1).
@@ -114,7 +114,8 @@ def recompute(
 ) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
     """Return the forward operations to run again before `backward`, and the tensors to save.
 
-    in_readers: element-wise groups run in the operations that read their results.
+    in_readers: element-wise groups run in the operations that read their results, but for norms of
+        what `body` makes, which are saved if matmuls alone read them.
     """
     maker = {tensor.name: op for op in body for tensor in op.outputs}
     wanted = [t for op in backward for t in op.inputs if t.role is TensorRole.ACTIVATION]
@@ -123,7 +124,7 @@ def recompute(
     while wanted:
         tensor = wanted.pop()
         op = maker.get(tensor.name)
-        if op is None or keeps(op, tensor):
+        if op is None or keeps(op, tensor) or (in_readers and _is_operand(op, tensor, body, maker)):
             saved.setdefault(tensor.name, tensor)
         elif tensor.name not in again:
             again.add(tensor.name)
@@ -135,6 +136,13 @@ def recompute(
     if in_readers:
         ops = [replace(op, inlined=True) if isinstance(op, Pointwise) else op for op in ops]
     return tuple(ops), tuple(saved[name] for name in sorted(saved))
+
+
+def _is_operand(op: Op, tensor: Tensor, body: tuple[Op, ...], maker: Mapping[str, Op]) -> bool:
+    """Return True for a norm of what `body` makes that is an operand of matmuls alone."""
+    if not (isinstance(op, Pointwise) and op.over and op.inputs[0].name in maker):
+        return False
+    return all(isinstance(each, Einsum) for each in body if tensor in each.inputs)
 
 
 def check_saved_names(remat: Remat, tensors: Iterable[Tensor]) -> None:
