@@ -31,7 +31,7 @@ PLANS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("llama3-8b", "7x:2x2x2"): {"mesh": {"fsdp": 16}, "global_batch": 128, "remat": "none"},
     ("gemma2-9b", "v4:2x2x4"): {"mesh": {"fsdp": 16}, "global_batch": 128},
     ("gemma2-9b", "v5e:4x8"): {"mesh": {"fsdp": 32}, "global_batch": 128},
-    ("gemma2-9b", "v6e:4x4"): {"mesh": {"data": 2, "fsdp": 8}, "global_batch": 64},
+    ("gemma2-9b", "v6e:4x4"): {"mesh": {"data": 2, "fsdp": 8}, "global_batch": 128},
     ("gemma2-9b", "7x:2x2x2"): {"mesh": {"fsdp": 16}, "global_batch": 512},
     ("deepseek-v2-lite", "v4:2x2x4"): {"mesh": {"fsdp": 4, "expert": 4}, "global_batch": 128},
     ("deepseek-v2-lite", "v5e:4x8"): {"mesh": {"fsdp": 8, "expert": 4}, "global_batch": 128},
@@ -68,10 +68,16 @@ class Row(NamedTuple):
     refused: str
 
 
+def plans() -> dict[tuple[str, str], ts.Plan]:
+    """Return the plan of each model and slice."""
+    return {
+        (model, pod): ts.Plan(**{**MODELS[model], **keys}) for (model, pod), keys in PLANS.items()
+    }
+
+
 def rows(*, check: bool) -> Iterator[Row]:
     """Yield the row of each plan."""
-    for (model, pod), keys in PLANS.items():
-        plan = ts.Plan(**{**MODELS[model], **keys})
+    for (model, pod), plan in plans().items():
         result = ts.simulate(model, plan, pod)
         first = result.ways_to_fit().ways[0]
         compiled, refused = None, ""

@@ -144,3 +144,12 @@ def test_a_ring_that_is_a_loop_reads_the_gradient_of_the_logits_from_memory(
     rolled = peak(model=model, mesh={"fsdp": 8, "tensor": 2})
     unrolled = peak(model=model, mesh={"fsdp": 4, "tensor": 4})
     assert rolled - unrolled == pytest.approx(1, abs=0.3)
+
+
+def test_the_cast_shard_of_a_head_is_freed_by_its_gather() -> None:
+    """Those of layers in a scan live until the update."""
+    program = program_of(MODEL, loss_plan(), V5P)
+    freed = {name: op.name for op, _ in flat(program.body) for name in op.frees if "cast" in name}
+    assert freed["head/cast"] == "all-gather/head@fsdp"
+    assert freed["embedding/cast"] == "embed"
+    assert freed["cast_weights"].startswith("update/")

@@ -254,7 +254,7 @@ class BodySeconds:
             for move in moves:
                 at_once = times(self.transfers.at_once(move), at_once)
             if for_any(at_once):
-                ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.work.weights)
+                ordered = ordered_seconds(nodes, seconds, kept)
                 total.least = largest(total.least, times(at_once, ordered.core))
                 total.drained = times(at_once, ordered.drained)
         return total

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from tpusim.base.phase import Phase
 from tpusim.frames.accumulate import accumulate_microbatches
 from tpusim.frames.body_frame import CAST, cast_weights, infeed, sizes_of, stored_states
-from tpusim.frames.layer_casts import freed_by_layer
+from tpusim.frames.layer_casts import freed_when_read
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
 from tpusim.graph import Graph
@@ -118,7 +118,7 @@ class TrainingFrame:
         )
         cast = any(op.name == CAST for op in ops)
         if cast and self.plan.microbatches == 1 and not decisions.ideal:
-            ops = freed_by_layer(ops, shards, partitioned, self.plan.numerics, self.sizes)
+            ops = freed_when_read(ops, shards, partitioned, self.plan.numerics, self.sizes)
         return Program(
             name=graph.name,
             axes=tuple(self.plan.mesh.items()),

@@ -60,7 +60,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     ),
     described(
         "weight-gradients-last",
-        lambda nodes, body: weight_gradients_last(nodes, body.weights),
+        weight_gradients_last,
         lambda body: body.looped and _compiled(body),
     ),
     described(

@@ -19,18 +19,25 @@ MARGIN = 12
 
 
 class WayKind(IntEnum):
-    """What a change leaves as it is, the smallest change first."""
+    """What a change needs, the smallest change first: each leaves as it is what the others change.
+
+    TRAINING: another order or more work for the same results, on the devices alone.
+    HOST: what is saved, or the optimizer state, in the memory of the hosts.
+    NUMERICS: narrower dtypes, or capacities that drop tokens.
+    MESH: other axes for the devices. CHIPS: a larger slice, with the same global batch.
+    """
 
     TRAINING = 0
-    NUMERICS = 1
-    MESH = 2
-    CHIPS = 3
+    HOST = 1
+    NUMERICS = 2
+    MESH = 3
+    CHIPS = 4
 
     def __str__(self) -> str:
         return KINDS[self]
 
 
-KINDS = ("the same training", "other numerics", "another mesh", "more chips")
+KINDS = ("the same training", "memory of the hosts", "other numerics", "another mesh", "more chips")
 """The kinds of changes in words, in their order."""
 
 
@@ -108,8 +115,8 @@ class WayToFit(ShortRepr):
 class WaysToFit(ShortRepr):
     """What was found for a plan that does not fit.
 
-    ways: the smallest change of each kind (`WayKind`), the smallest kind first; empty where nothing
-        that was tried fits.
+    ways: the fastest of each kind (`WayKind`), the smallest kind first, where it is faster than
+        those of smaller kinds; empty where nothing that was tried fits.
     tried: plans that were simulated.
     why: where nothing fits, the reason in words.
     """

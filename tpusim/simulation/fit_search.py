@@ -9,6 +9,7 @@ ends after a fixed amount of simulation, so that its answer is always the same.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf
 from threading import local
 from typing import Any, NamedTuple
 
@@ -42,6 +43,9 @@ MOST_NAMES = 8
 
 MOST_MADE = 4
 """Changes that are made together, at most."""
+
+COSTLY = 0.05
+"""The fraction of the step from which on several changes of a larger kind are tried too."""
 
 ONE_MORE = 0.02
 """The fraction of the step that each further change of a way has to save, and what it does that no
@@ -118,6 +122,7 @@ class _FitSearch:
     tried: plans that were simulated.
     known: results by their keys.
     leanest: the trial that needs least without another mesh.
+    refusals: of plans on larger slices, the reasons.
     """
 
     base: PlanResult
@@ -125,15 +130,20 @@ class _FitSearch:
     tried: int = 0
     known: dict[Any, PlanResult | None] = field(default_factory=dict)
     leanest: Trial | None = None
+    refusals: list[str] = field(default_factory=list)
 
     def ways(self) -> WaysToFit:
         """Return what was found."""
         found: list[WayToFit] = []
-        for kind in (WayKind.TRAINING, WayKind.NUMERICS, WayKind.MESH):
-            found += self._best(kind, several=not found)
+        for kind in (WayKind.TRAINING, WayKind.HOST, WayKind.NUMERICS, WayKind.MESH):
+            best = min((way.step_time_s for way in found), default=inf)
+            several = best > (1 + COSTLY) * self.base.step_time_s
+            more = self._best(kind, several=several)
+            enough = best - ONE_MORE * self.base.step_time_s
+            found += [way for way in more if way.step_time_s < enough]
         if not found and self.leanest is not None and self.leanest.roomy:
             found += self._confirmed([self.leanest], sure=False)
-        found += self._on_larger(bool(found))
+        found += self._on_larger(found)
         return WaysToFit(tuple(found), self.tried, "" if found else self._why())
 
     def _best(self, kind: WayKind, *, several: bool) -> list[WayToFit]:
@@ -200,18 +210,22 @@ class _FitSearch:
         return trial
 
     def _deepened(self, trial: Trial, kinds: Collection[WayKind]) -> Trial | None:
-        """Return a trial with further moves, until it fits; None if none does."""
-        while not trial.fits:
-            if len(trial.made) == MOST_MADE:
-                return None
+        """Return the best trial with further moves that fits; None if none does.
+
+        Moves are added to what needs least, as long as what does not fit yet costs less than the
+        best that does.
+        """
+        best: Trial | None = None
+        while len(trial.made) < MOST_MADE:
             more = [each for each in self._singles(trial, kinds) if each.need < trial.need]
-            if not more:
-                return None
             fitting = [each for each in more if each.fits]
-            if fitting:
-                return min(fitting, key=_step_s)
-            trial = min(more, key=lambda each: each.need)
-        return trial
+            best = min([*fitting, *([best] if best else [])], key=self._cost, default=None)
+            most = inf if best is None else self._cost(best)
+            rest = [each for each in more if not each.fits and self._cost(each) + ONE_MORE < most]
+            if not rest:
+                break
+            trial = min(rest, key=lambda each: each.need)
+        return best
 
     def _relaxed(self, trial: Trial) -> Trial:
         """Return a trial without what it does not need, move by move, the first one first."""
@@ -281,7 +295,9 @@ class _FitSearch:
             plan = plan.replace(placement=None)
             places = len(among or candidates(pod, plan.mesh))
             result = run_changed(self.base, plan, pod, None, among=among)
-        except TpusimError:
+        except TpusimError as error:
+            if pod != self.base.pod:
+                self.refusals.append(str(error))
             return None
         count = sum(1 for _ in walk(planned_graph(self.base.model, plan).ops))
         each = EVENT_US * result.timeline.stats.events + OPERATION_US * count
@@ -339,10 +355,10 @@ class _FitSearch:
             hbm_bytes=result.hbm_bytes,
         )
 
-    def _on_larger(self, found: bool) -> list[WayToFit]:
+    def _on_larger(self, found: Sequence[WayToFit]) -> list[WayToFit]:
         """Return the plan on the smallest larger slice on which it fits, if any.
 
-        found: something fits on the slice itself; if not, what needs least there is tried too.
+        found: what fits on the slice itself; without any, what needs least there is tried too.
         """
         lean = () if found or self.leanest is None else (self.leanest.made,)
         for pod in larger_slices(self.base.pod):
@@ -367,14 +383,12 @@ class _FitSearch:
         return self._way(Trial.of(made, result), settings, what)
 
     def _why(self) -> str:
-        lean = self.leanest
-        if lean is None or not lean.made:
-            return "nothing that was tried needs less"
-        what = ", ".join(made.option.what for made in lean.made)
-        return (
-            f"none of {self.tried} plans that were tried fits, on this slice or a larger one; "
-            f"the least need is {format_bytes(lean.need)}, with {what}"
-        )
+        """Return why there is no way: what needs least, and what larger slices are refused for."""
+        parts = [f"none of {self.tried} plans that were tried fits, on this slice or a larger one"]
+        if self.leanest is not None and self.leanest.made:
+            what = ", ".join(made.option.what for made in self.leanest.made)
+            parts.append(f"the least need is {format_bytes(self.leanest.need)}, with {what}")
+        return "; ".join([*parts, *self.refusals[:1]])
 
 
 def _slice_setting(pod: Slice) -> str:
