@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, get_args
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
 from tpusim.base.value_checks import check_flag, check_names, check_words
+from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.function import COPY
 from tpusim.graph.ops import Op
@@ -67,8 +68,8 @@ class Remat:
         """True if no checkpoint and no loop says what is saved, so that the compiler chooses.
 
         It keeps what is in memory anyway, the results of matmuls and kernels and what kernels
-        read, those of activation functions, which the matmul before them writes too, and the norm
-        in front of the MLP (plans of four and eight layers on v4, v5p, v6e and 7x). It computes
+        read, those of activation functions, which the matmul before them writes too, and norms
+        (3 f + 8 e a layer in plans of four and eight layers on v4, v5p and v6e). It computes
         other element-wise groups in whatever reads their results: no residuals of
         JAX's linearisation are written (four layers on v5p 2x2x4, v6e 4x4 and 7x 2x2x2 need 0.68 to
         0.84 of the HBM of a scan; all that is no matmul takes a quarter to a half of the time that
@@ -114,8 +115,8 @@ def recompute(
 ) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
     """Return the forward operations to run again before `backward`, and the tensors to save.
 
-    in_readers: element-wise groups run in the operations that read their results, but for norms of
-        what `body` makes, which are saved if matmuls alone read them.
+    in_readers: element-wise groups run in the operations that read their results, if these are not
+        in memory anyway.
     """
     maker = {tensor.name: op for op in body for tensor in op.outputs}
     wanted = [t for op in backward for t in op.inputs if t.role is TensorRole.ACTIVATION]
@@ -124,7 +125,10 @@ def recompute(
     while wanted:
         tensor = wanted.pop()
         op = maker.get(tensor.name)
-        if op is None or keeps(op, tensor) or (in_readers and _is_operand(op, tensor, body, maker)):
+        kept = op is None or keeps(op, tensor)
+        if op is not None and in_readers:
+            kept = _is_in_memory(op, tensor, body, maker, kept)
+        if op is None or kept:
             saved.setdefault(tensor.name, tensor)
         elif tensor.name not in again:
             again.add(tensor.name)
@@ -138,11 +142,19 @@ def recompute(
     return tuple(ops), tuple(saved[name] for name in sorted(saved))
 
 
-def _is_operand(op: Op, tensor: Tensor, body: tuple[Op, ...], maker: Mapping[str, Op]) -> bool:
-    """Return True for a norm of what `body` makes that is an operand of matmuls alone."""
-    if not (isinstance(op, Pointwise) and op.over and op.inputs[0].name in maker):
-        return False
-    return all(isinstance(each, Einsum) for each in body if tensor in each.inputs)
+def _is_in_memory(
+    op: Op, tensor: Tensor, body: tuple[Op, ...], maker: Mapping[str, Op], kept: bool
+) -> bool:
+    """Return True for what is in HBM anyway: see `Remat.left_to_compiler`.
+
+    A norm is, if matmuls alone read it; a copy of what an attention kernel made is not.
+    """
+    if not isinstance(op, Pointwise):
+        return kept
+    if op.function == COPY:
+        return kept and not isinstance(maker.get(op.inputs[0].name), Attention)
+    readers = (each for each in body if tensor in each.inputs)
+    return kept or (bool(op.over) and all(isinstance(each, Einsum) for each in readers))
 
 
 def check_saved_names(remat: Remat, tensors: Iterable[Tensor]) -> None:
