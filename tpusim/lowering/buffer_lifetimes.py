@@ -48,7 +48,7 @@ class BufferLifetimes:
     whole: weight -> the whole gradient of a layer that is held, see `_sliced_by_reader`.
     taken_over: gradient -> the given buffer that it was written over.
     names: of the last body, the name under which each buffer was allocated.
-    ahead: of the last body, the buffers that were allocated for all iterations before the first.
+    ahead: of the last body, the buffers that are there for all iterations before the first.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class BufferLifetimes:
         self.taken_over: dict[str, str] = {}
         self.whole: dict[str, str] = {}
         self.names: dict[str, str] = {}
-        self.ahead: Sequence[str] = ()
+        self.ahead: dict[str, Alloc] = {}
         self._saved: dict[str, str] = {}
 
     def lives(
@@ -101,8 +101,11 @@ class BufferLifetimes:
         apart = loop_node is not None and loop_node.scan.unrolled
         first = len(passes[0]) if apart else 0
         saved, read = self._left_apart(loop_node, entries)
-        self.ahead = _allocated_ahead(entries) if apart else ()
-        read |= dict(zip(self.ahead, self.ahead, strict=True))
+        rings = {i: e for i, e in enumerate(entries) if apart and _is_ahead(e)}
+        self.ahead = {
+            key: saved.get(key, self.alloc(key)) for ring in rings.values() for key in ring.writes
+        }
+        read |= {key: key for key in self.ahead}
         waits = self._waiting_inputs(loop_node, passes)
         carried = {} if apart or loop_node is None else self.carries(loop_node)
         before = {**dict.fromkeys((*given, *carried.values())), **read}
@@ -110,6 +113,9 @@ class BufferLifetimes:
         body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved, carried)
         if waits:
             body.lives[first].allocs.extend(waits.values())
+        body.saved = {key: one for key, one in saved.items() if key not in self.ahead}
+        for place, ring in rings.items():
+            body.lives[place].frees.extend(_second(key) for key in ring.writes if key in saved)
         for place, entry in enumerate(entries):
             body.load(place, entry)
             body.write(place, entry)
@@ -184,6 +190,16 @@ class BufferLifetimes:
             stack = self._as_gradient(self._stack(key, loop_node.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
             life.allocs.append(stack)
+
+    def allocated_ahead(self, gradients: Collection[str]) -> tuple[Alloc, ...]:
+        """Return what an iteration of the last body has before the first: results of its rings.
+
+        A ring for one of the `gradients` adds up two parts, one for each direction.
+        """
+        seconds = (
+            replace(self.alloc(key), tensor=_second(key)) for key in self.ahead if key in gradients
+        )
+        return (*self.ahead.values(), *seconds)
 
     @property
     def layer_gradients(self) -> dict[str, str]:
@@ -479,10 +495,14 @@ def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str
     }
 
 
-def _allocated_ahead(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Return the results of rings that have their buffers before the first iteration."""
-    rings = (e for e in entries if isinstance(e, CollectiveMatmul) and e.ahead)
-    return tuple(key for ring in rings for key in ring.writes)
+def _is_ahead(entry: Entry) -> bool:
+    """Return True for a ring whose result has its buffer before the first iteration."""
+    return isinstance(entry, CollectiveMatmul) and entry.ahead
+
+
+def _second(key: str) -> str:
+    """Return the name of the other accumulator of a ring that scatters: one for each direction."""
+    return f"{key} (other way)"
 
 
 def _sliced_by_reader(entries: Sequence[Entry]) -> dict[str, str]:
