@@ -101,9 +101,10 @@ def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
     fused = entry.epilogue and entry.phase is not Phase.BACKWARD
     for part in entry.parts if fused else (entry,):
         group = _group(part)
-        if group is not None and not (group.alone or group.scatters):
-            if {*entry.reads, *entry.writes}.issuperset(part.reads):
-                yield part
+        if group is None or group.alone or group.scatters:
+            continue
+        if {*entry.reads, *entry.writes}.issuperset(part.reads):
+            yield part
 
 
 def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
