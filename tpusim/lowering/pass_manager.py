@@ -19,8 +19,11 @@ from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
 from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
+from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
+from tpusim.lowering.observed.ring_copies import copy_ring_operands
 from tpusim.lowering.observed.scattered_apart import scatter_apart
+from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
@@ -51,12 +54,13 @@ def _compiled(body: Body) -> bool:
 
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
+    described("pick-logits", pick_logits, _compiled),
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
     described(
         "weight-gradients-last",
-        lambda nodes, body: weight_gradients_last(nodes, body.weights),
+        weight_gradients_last,
         lambda body: body.looped and _compiled(body),
     ),
     described(
@@ -91,10 +95,16 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         lambda body: body.looped and body.remat.unrolled and _compiled(body),
     ),
     described(
+        "ring-copies",
+        copy_ring_operands,
+        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+    ),
+    described(
         "gathers-before-layers",
         gathers_before_layers,
         lambda body: body.remat.unrolled and not body.remat.left_to_compiler and _compiled(body),
     ),
+    described("turn-heads", turn_heads, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),

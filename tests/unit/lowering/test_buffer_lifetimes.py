@@ -6,7 +6,7 @@ from plans import any_program_of, loop, plan_of, small
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.program import Collective, Compute, Op
+from tpusim.program import Collective, Compute, Loop, Op
 from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")
@@ -131,7 +131,7 @@ def with_head_reduced_early(mesh: dict[str, int]) -> tuple[Op, ...]:
 @pytest.mark.parametrize(
     ("mesh", "freed"),
     [
-        ({"fsdp": 64}, "embed/dw"),
+        ({"fsdp": 64}, "layers/d"),
         ({"data": 4, "fsdp": 16}, "reduce-scatter/d(head)@fsdp"),
     ],
 )
@@ -170,7 +170,17 @@ def test_a_saved_tensor_is_copied_out_of_its_stack_while_a_layer_reads_it(name: 
     assert backward.index(owners[0]) <= backward.index(givers[0])
 
 
-def test_what_a_body_of_rings_alone_does_not_count_nothing_frees() -> None:
+def test_a_loop_holds_what_it_stacks_and_reads_and_its_neighbours_do_not() -> None:
+    """Its results and stacks begin with it; what it is the last to read ends with it."""
+    body = plain({"fsdp": 16})
+    forward, backward = loop(body, "layers"), loop(body, "layers/d")
+    assert [alloc.tensor for alloc in forward.allocs] == ["layers_out", "layer/layer_in x3"]
+    assert set(backward.frees) == {"d(layers_out)", "layer/layer_in x3"}
+    beside = {alloc.tensor for op in body if not isinstance(op, Loop) for alloc in op.allocs}
+    assert not beside & {"layers_out", "layer/layer_in x3", "d(embedded)"}
+
+
+def test_the_buffers_of_a_body_of_rings_alone_are_those_of_its_rings() -> None:
     """Weight gradients that are rings, each reduced by itself beside the core."""
     model = Transformer(layers=2, embed=64, mlp=256, heads=4, head_dim=64, vocab=100)
     plan = Plan(
