@@ -1,8 +1,8 @@
 """Compile the sample about HBM: python memory_rows.py [--kinds NAME ...] [--count N]
 
-Rows to learn from go to `memory.jsonl`. Those that are held out are sealed, as text that nobody
-reads by accident, in `memory_sealed.txt`, and nothing of them is printed but that they are there:
-`open_held_out.py` opens them, once. A run continues where the last one ended.
+Rows to learn from go to `memory.parquet`, at the end of a run. Those that are held out are sealed,
+as text that nobody reads by accident, in `memory_sealed.txt`, and nothing of them is printed but
+that they are there: `open_held_out.py` opens them, once. A run continues where the last one ended.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import pandas as pd
 from memory import KINDS, LARGEST, MemoryTwin, draw, is_held_out, numbers
 from sample import FLAGS
 
@@ -29,7 +30,12 @@ BUFFERS = 12
 """The largest buffers of a program that a row keeps."""
 
 HERE = Path(__file__).parent
-OPEN, SEALED = HERE / "memory.jsonl", HERE / "memory_sealed.txt"
+TABLE, JOURNAL, SEALED = (
+    HERE / name for name in ("memory.parquet", "memory.jsonl", "memory_sealed.txt")
+)
+WRITTEN = ("model", "plan", "versions", "buffers", "compared")
+"""Columns of the table that are JSON."""
+
 _NEEDS = re.compile(
     r"memory required for [^(]*\(([\d.]+)(\w)\) exceeds available HBM \(([\d.]+)(\w)\)"
 )
@@ -131,8 +137,21 @@ def unsealed(line: str) -> dict[str, Any]:
 
 
 def open_rows() -> list[dict[str, Any]]:
-    """Return the rows to learn from."""
-    return [json.loads(line) for line in _lines(OPEN)]
+    """Return the rows to learn from: of the table, and of the journal of a run that was ended."""
+    rows = pd.read_parquet(TABLE).to_dict("records") if TABLE.exists() else []
+    for row in rows:
+        row |= {name: json.loads(row[name]) for name in WRITTEN}
+    known = {row["number"] for row in rows}
+    journal = map(json.loads, _lines(JOURNAL))
+    return [*rows, *(row for row in journal if row["number"] not in known)]
+
+
+def write_table() -> None:
+    """Write the rows to learn from as a table, in place of the journal."""
+    rows = sorted(open_rows(), key=lambda row: int(row["number"]))
+    written = [row | {name: json.dumps(row.get(name)) for name in WRITTEN} for row in rows]
+    pd.DataFrame(written).to_parquet(TABLE, compression="zstd", index=False)
+    JOURNAL.unlink(missing_ok=True)
 
 
 def sealed_rows() -> list[dict[str, Any]]:
@@ -159,11 +178,12 @@ def main() -> None:
             for row in pool.map(row_of, missing[first : first + PER_PROCESS]):
                 if row is not None:
                     _keep(row)
+    write_table()
 
 
 def _keep(row: dict[str, Any]) -> None:
     hidden = row["held_out"]
-    with (SEALED if hidden else OPEN).open("a") as file:
+    with (SEALED if hidden else JOURNAL).open("a") as file:
         file.write((sealed(row) if hidden else json.dumps(row)) + "\n")
     print(_line(row), file=sys.stderr, flush=True)
 
