@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Einsum, Pointwise, Tensor
+from tpusim.graph import Attention, Einsum, Pointwise, Tensor, is_sequence
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
@@ -29,12 +30,42 @@ _SAVED_CATEGORIES = {
 """The name of saved tensors in the memory table, by the pass that saves them."""
 
 
+LANES = 128
+"""Elements of a row of a tile."""
+
+
 @dataclass(slots=True)
 class BufferEvents:
     """The buffers that an entry allocates when it starts and frees when it ends."""
 
     allocs: list[Alloc] = field(default_factory=list)
     frees: list[str] = field(default_factory=list)
+
+
+class _Kernels(NamedTuple):
+    """The tensors that attention kernels read and write, and the dimensions of their lanes.
+
+    A kernel has the elements of a head in the lanes, and so do stacks of queries, keys and values.
+    Narrower heads leave lanes empty: of heads of 64, these take twice their bytes (a diffusion
+    U-Net on v4, v5p and v6e, language models that save them on v5p and v5e; libtpu 0.0.42.1).
+    """
+
+    tensors: frozenset[str]
+    dims: frozenset[str]
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> "_Kernels":
+        """Return those of all loops."""
+        found = [n for n in nodes if isinstance(n, ComputeNode) and isinstance(n.op, Attention)]
+        inner = [cls.of(node.body) for node in nodes if isinstance(node, LoopNode)]
+        return cls(
+            frozenset(k for n in found for k in (*n.reads, *n.writes)).union(
+                *(each.tensors for each in inner)
+            ),
+            frozenset(n.op.inputs[i].dims[-1] for n in found for i in (0, 2)).union(
+                *(each.dims for each in inner)
+            ),
+        )
 
 
 class BufferLifetimes:
@@ -78,6 +109,7 @@ class BufferLifetimes:
         self.names: dict[str, str] = {}
         self.ahead: dict[str, Alloc] = {}
         self._saved: dict[str, str] = {}
+        self._kernels = _Kernels.of(nodes)
 
     def lives(
         self,
@@ -153,8 +185,18 @@ class BufferLifetimes:
     def alloc(self, key: str) -> Alloc:
         """Return the allocation of a buffer; finished gradients have the dtype of their stacks."""
         buffer = self.buffers[key]
-        one = Alloc(key, self.size(key), buffer.category, padding_bytes(buffer, self.sizes))
+        nbytes, padded = self.size(key), padding_bytes(buffer, self.sizes)
+        if key in self._kernels.tensors:
+            tiled = nbytes * self._lanes(key)
+            nbytes, padded = tiled, padded + tiled - nbytes
+        one = Alloc(key, nbytes, buffer.category, padded)
         return self._as_gradient(one, key) if key in self.finished else one
+
+    def _lanes(self, key: str) -> Number:
+        """Return the bytes of a tensor with the elements of a head in the lanes, over its own."""
+        local = self.buffers[key].local
+        width = self.sizes.extent(local.dims[-1], local.split().get(local.dims[-1], ()))
+        return -(-width // LANES) * LANES / width
 
     def _as_gradient(self, one: Alloc, key: str) -> Alloc:
         """Return the allocation in the dtype in which gradients are kept for the optimizer."""
@@ -263,6 +305,10 @@ class BufferLifetimes:
 
     def _stack(self, key: str, trips: int, category: str) -> Alloc:
         one = self.alloc(key)
+        dims = self.buffers[key].local.dims
+        if dims and dims[-1] in self._kernels.dims and any(map(is_sequence, dims)):
+            tiled = self.size(key) * self._lanes(key)
+            one = replace(one, bytes=tiled, padded=one.padded + tiled - one.bytes)
         return Alloc(f"{key} x{trips}", trips * one.bytes, category, trips * one.padded)
 
 
