@@ -117,7 +117,7 @@ def test_a_ring_of_the_head_waits_over_parts_of_a_sequence_and_experts(
     mesh: dict[str, int], sequences: int, changes: dict[str, int], waits: bool
 ) -> None:
     """As in 135 of 152 programs for v4 to v6e, 9 of 13, 10 of 13 and 8 of 12."""
-    plan = plan_of(mesh, global_batch=sequences, seq_len=1024)
+    plan = plan_of(mesh, global_batch=sequences, seq_len=2**18 // sequences)
     names = [op.name for op in any_program_of(small(**changes), plan, Slice("v6e", "4x4")).body]
     assert "logits/dw/ring" in names
     assert (names.index("logits/dw/ring") > names.index("layers/d")) is waits
