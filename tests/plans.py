@@ -121,6 +121,14 @@ def flat(
             yield op, times
 
 
+def holders(body: tuple[Op, ...], times: int = 1) -> Iterator[tuple[Op, int]]:
+    """Every operation and every loop, with the number of times that it runs."""
+    for op in body:
+        yield op, times
+        if isinstance(op, Loop):
+            yield from holders(op.body, times * op.trips)
+
+
 def loop(body: tuple[Op, ...], name: str) -> Loop:
     """The loop of that name, wherever it is."""
     found = [op for op in _loops(body) if op.name == name]

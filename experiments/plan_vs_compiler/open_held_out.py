@@ -42,7 +42,7 @@ def planned(row: dict[str, Any]) -> dict[str, Any]:
         "plan": plan.hbm_peak_bytes,
         "before": row.get("plan_hbm_bytes"),
         "program": row.get("program_hbm_bytes"),
-        "refused": row["refused"],
+        "refused": row["refused"] or row.get("program_hbm_bytes", 0) > row["usable_bytes"],
         "usable": row["usable_bytes"],
     }
 

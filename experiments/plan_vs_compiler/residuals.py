@@ -1,9 +1,10 @@
 """Write the residuals from which the odds of HBM are made: python residuals.py [--print]
 
 What the compiler took of what plans are predicted to need by today's code, for the programs from
-which no rule was learnt: the held-out plans of all tables, and of the sample about HBM the third
-that is held out, once it was opened. `--print` leaves the package's table as it is. It prints how
-well the odds of each program, made without it, say what the compiler did.
+which no rule was learnt: the held-out plans of all tables, those near the limit (`limit.py`), and
+of the sample about HBM the third that is held out, once it was opened. `--print` leaves the
+package's table as it is. It prints how well the odds of each program, made without it, say what the
+compiler did. `docs/tools/generate.py` then writes what the documents say of it.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from multiprocessing import get_context
 from statistics import fmean, median
 from typing import NamedTuple
 
+import limit
 from memory import ROUND
 from memory_rows import sealed_rows
 from open_held_out import opened
@@ -51,10 +53,15 @@ def compared() -> Iterator[Taken]:
         for row in table[table.held_out.astype(bool)].to_dict("records"):
             name = f"{sample}-{row['number']}"
             yield Taken(name, _twin(row, json.loads), row["program_hbm_bytes"], False)
+    near = limit.twins()
+    for row in limit.rows():
+        name = f"limit-{row['number']}"
+        yield Taken(name, near[row["number"]], row["program_hbm_bytes"], row["refused"])
     if any(each["round"] == ROUND for each in opened()):
         for row in sealed_rows():
             if taken := row.get("program_hbm_bytes"):
-                yield Taken(f"memory-{row['number']}", _twin(row), taken, row["refused"])
+                refused = row["refused"] or taken > row["usable_bytes"]
+                yield Taken(f"memory-{row['number']}", _twin(row), taken, refused)
 
 
 def _twin(row: dict, read=lambda value: value) -> Twin:

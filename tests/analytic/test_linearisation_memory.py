@@ -7,7 +7,7 @@ The stacks of `jax.grad` of a scan over layers without `jax.checkpoint`, counted
 from typing import Any
 
 import pytest
-from plans import any_program_of, flat, plan_of, small
+from plans import any_program_of, flat, holders, plan_of, small
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
@@ -39,7 +39,7 @@ def program(remat: str = "none", **changes: Any) -> Program:
 
 def saved(found: Program) -> float:
     """Bytes of the stacks that a step takes."""
-    ops = (op for op, _ in flat(found.body))
+    ops = (op for op, _ in holders(found.body))
     return sum(a.bytes for op in ops for a in op.allocs if a.category == "saved activations")
 
 
@@ -83,7 +83,7 @@ def test_each_norm_more_keeps_its_operand_wide_and_what_it_scales(norms: dict[st
 def test_under_a_checkpoint_none_of_it_is_kept(remat: str, attention: str) -> None:
     made = {
         alloc.tensor.removeprefix("bwd/").partition(" ")[0]
-        for op, _ in flat(program(remat, attention=attention).body)
+        for op, _ in holders(program(remat, attention=attention).body)
         for alloc in op.allocs
     }
     assert not [name for name in made if name.endswith(("_operand", "_unscaled", "_slope"))]

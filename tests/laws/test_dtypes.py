@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from extent import seeds
-from plans import any_program_of, flat, partitioned_of, plan_of, sizes_of, small
+from plans import any_program_of, flat, holders, partitioned_of, plan_of, sizes_of, small
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
 from tpusim.base import Phase, PlanError
@@ -55,7 +55,7 @@ def moved(program: Program, weights: set[str]) -> Counter[str]:
 def held(program: Program) -> Counter[str]:
     """Bytes that a step takes, by category; what is resident too."""
     found: Counter[str] = Counter()
-    for op, times in flat(program.body):
+    for op, times in holders(program.body):
         for alloc in op.allocs:
             found[alloc.category] += float(alloc.bytes) * times
     for alloc in program.resident:

@@ -9,7 +9,17 @@ from extent import examples, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 from lowered import collective_bytes
-from plans import any_program_of, comms, flat, graph_of, partitioned_of, plan_of, sizes_of, small
+from plans import (
+    any_program_of,
+    comms,
+    flat,
+    graph_of,
+    holders,
+    partitioned_of,
+    plan_of,
+    sizes_of,
+    small,
+)
 from steps import planned_step
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 from test_partition_memory import run as run_memory
@@ -64,7 +74,7 @@ def _is_of_gradient(op: Collective) -> bool:
 
 
 def taken(made: Program, category: str) -> float:
-    allocs = (alloc for op, _ in flat(made.body) for alloc in op.allocs)
+    allocs = (alloc for op, _ in holders(made.body) for alloc in op.allocs)
     return float(sum(alloc.bytes for alloc in allocs if alloc.category == category))
 
 

@@ -39,7 +39,7 @@ def resident(r: Result) -> int:
 
 
 def idle(r: Result) -> int:
-    """Bytes that are lost between buffers, all along."""
+    """Bytes that are lost between buffers, which count all along."""
     return int(r.memory_bytes.get(FRAGMENTATION_LABEL, 0))
 
 

@@ -10,7 +10,17 @@ from accounts import total_flops
 from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import any_program_of, flat, graph_of, loop, partitioned_of, plan_of, sizes_of, small
+from plans import (
+    any_program_of,
+    flat,
+    graph_of,
+    holders,
+    loop,
+    partitioned_of,
+    plan_of,
+    sizes_of,
+    small,
+)
 from steps import partitioned_graph
 from test_partition_memory import run as run_memory
 
@@ -132,7 +142,7 @@ def test_activations_shrink_and_accumulators_appear(mesh: dict[str, int], grad_d
 
 
 def taken(program: Program, category: str) -> float:
-    allocs = (alloc for op, _ in flat(program.body) for alloc in op.allocs)
+    allocs = (alloc for op, _ in holders(program.body) for alloc in op.allocs)
     return float(sum(alloc.bytes for alloc in allocs if alloc.category == category))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from extent import seeds
-from plans import flat
+from plans import flat, holders
 from test_any_plan import PODS, SEVERAL, obeys_folded_and_not, random_model, random_plan
 
 from tpusim.costs import TO_HOST, TaskLoop, TaskOp, cost_program
@@ -55,7 +55,7 @@ def kept_twin(model: Transformer, plan: Plan, pod: Slice) -> Result:
 
 def allocated(program: Program, category: str) -> float:
     """Bytes of a category over a step, resident ones too."""
-    taken = sum(a.bytes for op, n in flat(program.body) for a in op.allocs * n
+    taken = sum(a.bytes for op, n in holders(program.body) for a in op.allocs * n
                 if a.category == category)  # fmt: skip
     return taken + sum(a.bytes for a in program.resident if a.category == category)
 
@@ -68,9 +68,9 @@ def moved(program: Program, kind: TransferKind) -> float:
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_the_host_costs_time_and_moves_what_it_keeps_twice(seed: int) -> None:
-    """Not faster, no more FLOPs, all bytes out and back once, and no higher peak.
+    """Not faster, no more FLOPs, all bytes out and back once, and no more held at the peak.
 
-    Both run where keeping is fastest.
+    Both run where keeping is fastest. What is lost between buffers may grow.
     """
     model, plan, pod = drawn(seed, PODS)
     kept = kept_twin(model, plan, pod)
@@ -82,7 +82,12 @@ def test_the_host_costs_time_and_moves_what_it_keeps_twice(seed: int) -> None:
     moments = allocated(kept.program, "optimizer state") if plan.optimizer.offload else 0
     for kind in (TransferKind.TO_HOST, TransferKind.FROM_HOST):
         assert moved(gone.program, kind) == stacks + moments
-    assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes
+    assert held_bytes(gone) <= held_bytes(kept)
+
+
+def held_bytes(r: Result) -> int:
+    """The most bytes that buffers hold at one time."""
+    return r.timeline.memory[r.lane].peak_bytes
 
 
 @pytest.mark.parametrize("seed", seeds(30))
@@ -171,7 +176,7 @@ def test_on_one_device_all_that_leaves_costs_at_most_its_transfers(seed: int) ->
     times = [kept.timeline.total_ps]
     for factor in (3, 1, 0.3, 1e-2, 1e-4):
         gone = simulate(model, plan, with_pcie(pod, factor))
-        assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes
+        assert held_bytes(gone) <= held_bytes(kept)
         times.append(gone.timeline.total_ps)
         rate = factor * pod.chip.pcie_bandwidth
         copies = [moved(gone.program, kind) / rate for kind in TransferKind]
@@ -191,5 +196,5 @@ def test_a_slower_link_to_the_host_is_not_faster(seed: int) -> None:
     for factor in (1, 0.4, 0.05, 1e-3):
         gone = simulate(model, plan, with_pcie(pod, factor), placement=kept.placement)
         assert gone.timeline.total_ps >= (1 - DELAY) * before
-        assert gone.hbm_peak_bytes <= kept.hbm_peak_bytes
+        assert held_bytes(gone) <= held_bytes(kept)
         before = gone.timeline.total_ps

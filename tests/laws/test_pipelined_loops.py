@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from extent import sample
-from plans import flat, small
+from plans import flat, holders, small
 
 from tpusim.base import PlanError
 from tpusim.export import export_jax
@@ -205,9 +205,11 @@ def test_each_iteration_of_a_decoder_holds_what_it_reads() -> None:
     """To its backward pass, m R + p - 1 times: JAX's scan saves what each iteration is given."""
     taken, freed = Counter[str](), Counter[str]()
     name = "encoder_norm (loop 2)"
-    for op, times in flat(tuple(o for o in run("circular").program.body if isinstance(o, Loop))):
-        taken[op.phase] += times * sum(alloc.tensor == name for alloc in op.allocs)
-        freed[op.phase] += times * op.frees.count(name)
+    for loop in (o for o in run("circular").program.body if isinstance(o, Loop)):
+        phase = next(flat(loop.body))[0].phase
+        for op, times in holders(loop.body, loop.trips):
+            taken[phase] += times * sum(alloc.tensor == name for alloc in op.allocs)
+            freed[phase] += times * op.frees.count(name)
     iterations = MICROBATCHES * 2 + STAGES - 1
     assert (+taken, +freed) == ({"forward": iterations}, {"backward": iterations})
 
@@ -219,7 +221,7 @@ def test_what_passes_a_loop_by_waits_beside_it() -> None:
     plan = Plan(mesh={"stage": 4, "data": 4}, global_batch=64, microbatches=8, schedule="circular",
                 virtual_stages=2)  # fmt: skip
     program = simulate(model, plan, POD).program
-    held = {a.tensor: a.bytes for op, _ in flat(program.body) for a in op.allocs}
+    held = {a.tensor: a.bytes for op, _ in holders(program.body) for a in op.allocs}
     image_result = 64 // 16 * 16 * 2
     state = 64 // 4 // 8 * 2 * model.text.length * 48 * 2
     assert held["inputs and results (loop 2)"] == state + image_result

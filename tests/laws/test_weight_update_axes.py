@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from plans import any_program_of, flat, partitioned_of, plan_of, sizes_of, small
+from plans import any_program_of, flat, holders, partitioned_of, plan_of, sizes_of, small
 
 from tpusim.base import Phase, PlanError
 from tpusim.frames import MICROBATCHES
@@ -149,7 +149,7 @@ def test_axes_that_shard_a_weight_change_nothing() -> None:
 def test_microbatches_add_up_parts_unless_terms_are_left(reduction: str) -> None:
     mesh = {"data": 16}
     made = program(plan(mesh, microbatches=4, gradient_reduction=reduction))
-    allocs = [alloc for op, _ in flat(made.body) for alloc in op.allocs]
+    allocs = [alloc for op, _ in holders(made.body) for alloc in op.allocs]
     held = sum(a.bytes for a in allocs if a.category == "gradient accumulators")
     late = reduction == "per-step"
     first = BF16 * WEIGHTS * (1 if late else 1 / 16)

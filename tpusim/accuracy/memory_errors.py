@@ -34,10 +34,6 @@ HBM_RESIDUALS_FILE = "memory_residuals.csv"
 HBM_COVERAGE = 0.9
 """The fraction of plans whose program takes what is in their range."""
 
-PRESSED, PRESSED_TRAITS = 0.85, 2
-"""The part of HBM from which on a plan may be so near to the limit that the compiler saves what it
-can before it refuses, and the traits as which it counts that only one of two plans is."""
-
 FLOOR = 0.1
 """The weight of a program that is like the plan in nothing."""
 
@@ -123,7 +119,6 @@ class HbmErrors:
         self._ids = np.array([row.id for row in self.rows])
         self._residuals = np.array([row.residual for row in self.rows])
         self._has = np.array([self._traits_of(row.features) for row in self.rows])
-        self._pressed = np.array([row.features.fill >= PRESSED for row in self.rows])
 
     def odds(self, features: HbmFeatures, without: str = "") -> HbmOdds:
         """Return the odds of a plan. without: the id of a program that does not count."""
@@ -149,7 +144,6 @@ class HbmErrors:
         """Return exp(-d^2 / 2) for the distance of each program."""
         others = np.count_nonzero(self._has != self._traits_of(features), axis=1)
         others += len(features.traits.difference(self.traits))
-        others += PRESSED_TRAITS * (self._pressed != (features.fill >= PRESSED))
         alike: Floats = np.exp(-(others**2) / 2)
         return alike
 

@@ -216,7 +216,8 @@ class BodySeconds:
         computes = self.work.computes(nodes)
         moves = [node for node in nodes if isinstance(node, CollectiveNode)]
         works = {each.name: self.work.work(each, looped, recurrent) for each in computes}
-        around = Surroundings(nodes, computes, works, looped, has_loop)
+        balanced = self.work.plan.context.balanced
+        around = Surroundings(nodes, computes, works, looped, has_loop, balanced)
         rounds, seconds = self._attentions_in_rings(around), around.seconds
         for node in computes:
             ring = rounds.get(node.name)
@@ -253,7 +254,7 @@ class BodySeconds:
             for move in moves:
                 at_once = times(self.transfers.at_once(move), at_once)
             if for_any(at_once):
-                ordered = ordered_seconds(nodes, seconds, kept, self.plan, self.work.weights)
+                ordered = ordered_seconds(nodes, seconds, kept)
                 total.least = largest(total.least, times(at_once, ordered.core))
                 total.drained = times(at_once, ordered.drained)
         return total

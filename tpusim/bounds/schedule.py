@@ -5,7 +5,7 @@ take at least their seconds alone. Each of these only adds and takes the later o
 of any of them the body takes no longer: lower bounds of the seconds give one of the body.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from tpusim.bounds.surroundings import Transfers
 from tpusim.engine.lane import MAX_OPEN_TRANSFERS
 from tpusim.graph import Convolution, Einsum
-from tpusim.lowering.passes.backward_order import weight_gradients_last
 from tpusim.partition import CollectiveNode, ComputeNode, Node, Purpose, is_across
 from tpusim.plan import Plan
 from tpusim.program import CollectiveKind, Number, largest, smallest
@@ -56,18 +55,16 @@ def ordered_seconds(
     nodes: Sequence[Node],
     seconds: Mapping[str, Number],
     found: Mapping[str, Transfers],
-    plan: Plan,
-    weights: Collection[str],
 ) -> OrderedSeconds:
     """Return the seconds of the body of a loop, all of whose transfers run beside the core.
 
     seconds: of its operations.
     found: its transfers.
 
-    Left out is what follows a reduction of a gradient, which may come last.
+    Matmuls for gradients of weights that may come last are where the graph has them: the earlier
+    what waits for nothing runs, the sooner the rest is done. Left out is what follows a reduction
+    of a gradient.
     """
-    if "weight-gradients-last" not in plan.compiler.without_passes:
-        nodes = weight_gradients_last(nodes, weights)
     gathered = _gathered_at_once(nodes, found)
     ready: dict[str, Number] = {}
     late: set[str] = set()

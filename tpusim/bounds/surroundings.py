@@ -55,6 +55,7 @@ class Surroundings:
     computes: its operations, with those that quantise.
     works: of the operations, by name.
     looped, has_loop: the body is a loop's, or has one.
+    balanced: devices have parts of causal sequences that see as many keys.
     seconds: of the operations, by name, once they are known.
     """
 
@@ -63,6 +64,7 @@ class Surroundings:
     works: Mapping[str, Work]
     looped: bool
     has_loop: bool
+    balanced: bool
     seconds: dict[str, Number] = field(default_factory=dict)
     _readers: dict[str, list[ComputeNode]] = field(default_factory=dict, init=False)
     _makers: dict[str, list[ComputeNode]] = field(default_factory=dict, init=False)
@@ -93,7 +95,9 @@ class Surroundings:
         """Return what the way of a collective depends on besides the lowering of its group."""
         made = self._makers.get(node.maker)
         op = made[-1].op if made else None
-        return CollectiveChoice.of(node, op, beside_loop=self.has_loop, looped=self.looped)
+        return CollectiveChoice.of(
+            node, op, beside_loop=self.has_loop, looped=self.looped, balanced=self.balanced
+        )
 
     @property
     def moves(self) -> Iterator[CollectiveNode]:

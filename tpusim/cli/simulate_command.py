@@ -7,6 +7,7 @@ from tpusim.base.errors import FileError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on, unbroken
 from tpusim.cli.explanations import Explanation, find_explanation
+from tpusim.cli.progress import show_work
 from tpusim.program import program_text
 from tpusim.report import as_maxtext, check_folder, document, perfect_compiler, write_report
 from tpusim.results import Result, entry
@@ -59,6 +60,7 @@ def simulate_run_file(
     network: str = "flows",
     as_json: bool = False,
     html: bool = True,
+    quiet: bool = False,
 ) -> str:
     """Simulate a run and return its report, which a folder gets too."""
     explanation = find_explanation(explain)
@@ -67,6 +69,7 @@ def simulate_run_file(
     with blame(run.where):
         result = simulate(run.model, run.plan, run.pod, fold=fold, network=network, input=run.input)
         ideal, maxtext = perfect_compiler(result), as_maxtext(result)
+    find_ways_to_fit(result, quiet=quiet)
     if folder is not None:
         with printed_on(None):
             write_report(result, folder, ideal, maxtext=maxtext, html=html)
@@ -83,6 +86,13 @@ def simulate_run_file(
         parts.append("\n".join(run.measured.beside(result.step_time_s)))
     parts += extra_parts(result, folder, explanation, program=program, stats=stats)
     return "\n\n".join(parts)
+
+
+def find_ways_to_fit(result: Result, *, quiet: bool) -> None:
+    """Search for what makes a result fit, which its report then has at once."""
+    if not result.fits:
+        with show_work("trying what makes it fit", quiet=quiet):
+            result.ways_to_fit()
 
 
 def result_json(result: Result, ideal: Result | None = None, maxtext: Result | None = None) -> str:

@@ -83,7 +83,7 @@ def simulate(
     given = read_arguments(run or (), settings or (), maxtext, pod, verbose=verbose)
     text = simulate_run_file(
         given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network,
-        as_json=as_json, html=html,
+        as_json=as_json, html=html, quiet=quiet,
     )  # fmt: skip
     return printed(text, as_json=as_json, quiet=quiet)
 
@@ -96,14 +96,15 @@ def advise(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:
-    """Show what bounds the step of a run, and what changes of it would save."""
+    """Show what bounds the step of a run, and what changes of it would save, or make it fit."""
+    from tpusim.cli.progress import show_work
     from tpusim.runfile import read_one_plan
     from tpusim.simulation import simulate
 
     if top is not None and top < 1:
         raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
     given = read_one_plan(run, settings or ())
-    with blame(given.where):
+    with blame(given.where), show_work("trying changes", quiet=quiet):
         found = simulate(given.model, given.plan, given.pod, input=given.input).advice()
     text = json_text(found.facts()) if as_json else str(found if top is None else found.shown(top))
     return printed(text, as_json=as_json, quiet=quiet)

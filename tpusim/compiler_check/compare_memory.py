@@ -8,7 +8,7 @@ from tpusim.base.phase import Phase
 from tpusim.compiler_check.compare_parts import ComparedPart, ComparedSide, most_different
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames
 from tpusim.graph import TensorRole
-from tpusim.program import Collective, CollectiveKind, Single, walk_ops
+from tpusim.program import Collective, CollectiveKind, Single, walk_allocs, walk_ops
 from tpusim.results import PlanResult, core_records, operation_of, operations_by_name
 
 STATE = "weights and optimizer state"
@@ -93,7 +93,7 @@ def _makers(side: ComparedSide) -> Mapping[str, Single]:
     array after the instruction that writes it, with the number of its result.
     """
     program = side.result.program
-    ops = [op for op, _ in walk_ops(program.body, program.segments)]
     if isinstance(side.result, PlanResult):
-        return {alloc.tensor: op for op in ops for alloc in op.allocs}
-    return {op.name: op for op in ops}
+        taken = walk_allocs(program.body, program.segments)
+        return {alloc.tensor: op for op, allocs in taken for alloc in allocs}
+    return {op.name: op for op, _ in walk_ops(program.body, program.segments)}

@@ -19,7 +19,10 @@ from tpusim.results import PlanResult
 EMBEDDING = "embedding"
 """The name under which the lookup, its table and all that is done for them are compared."""
 
-_SUFFIX = re.compile(r"/(?:d|dx|dw|dw\d|chunk|add|place|cast|quantise|sums|begin)$")
+_SUFFIX = re.compile(
+    r"/(?:d|dx|dw|dw\d|chunk|add|place|cast|quantise|sums|begin"
+    r"|pick|softmax|flatten|scatter|convert|reshape|turn)$"
+)
 _GRADIENT = re.compile(r"d\((.*)\)")
 _LINE = re.compile(r"(?P<file>.*):(?P<line>\d+)$")
 

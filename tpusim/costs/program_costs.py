@@ -150,7 +150,9 @@ def _op_tasks(op: Op, machine: CollectiveCosts) -> tuple[TaskOp, ...]:
     if isinstance(op, Barrier):
         return (Task(name=op.name, phase=op.phase, label=SKEW, deps=op.deps),)
     if isinstance(op, Loop):
-        return (TaskLoop(name=op.name, trips=op.trips, body=_body_tasks(op.body, machine)),)
+        body = _body_tasks(op.body, machine)
+        loop = TaskLoop(name=op.name, trips=op.trips, body=body, allocs=op.allocs, frees=op.frees)
+        return (loop,)
     return (_transfer_task(op, machine),)
 
 

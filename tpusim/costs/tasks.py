@@ -58,11 +58,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLoop:
-    """`trips` runs of `body`, in order."""
+    """`trips` runs of `body`, in order; `allocs` and `frees` as of a `Loop`."""
 
     name: str
     trips: int
     body: tuple["Task | TaskLoop", ...]
+    allocs: tuple[Alloc, ...] = ()
+    frees: tuple[str, ...] = ()
 
 
 TaskOp: TypeAlias = Task | TaskLoop

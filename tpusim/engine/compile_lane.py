@@ -64,6 +64,8 @@ def compile_lane(
     layout.add_body(program.body, (), 1)
     for index in layout.indices.values():
         _resolve(index, layout)
+    for end, tensors in layout.ends:
+        end.frees = layout.freed(f"loop {end.name!r}", tensors)
     return LaneCode(
         name=program.name,
         instructions=tuple(layout.instructions),
@@ -157,6 +159,7 @@ class _CodeLayout:
     instructions: list[LaneInstruction] = field(default_factory=list)
     indices: dict[str, _InstructionIndex] = field(default_factory=dict)
     loops: dict[str, LoopEnd] = field(default_factory=dict)
+    ends: list[tuple[LoopEnd, tuple[str, ...]]] = field(default_factory=list)
     streams: dict[str, int] = field(default_factory=dict)
     tensors: dict[str, tuple[int, int, Alloc]] = field(default_factory=dict)
     trips: int = 0
@@ -182,10 +185,13 @@ class _CodeLayout:
     def _add_loop(self, loop: TaskLoop, loops: tuple[int, ...], runs: int) -> None:
         if loop.trips < 0:
             raise ValueError(f"loop {loop.name!r} cannot run {loop.trips} times")
-        start = LoopStart(len(self.loops), 0)
+        takes = self._take(loop.allocs) if loop.allocs else None
+        start = LoopStart(len(self.loops), 0, takes)
         self.instructions.append(start)
         end = LoopEnd(start.loop, loop.name, loop.trips, len(self.instructions), 0)
         self.loops[loop.name] = end
+        if loop.frees:
+            self.ends.append((end, loop.frees))
         self.trips += runs * loop.trips
         self.add_body(loop.body, (*loops, start.loop), runs * loop.trips)
         start.end = len(self.instructions)
@@ -212,6 +218,13 @@ class _CodeLayout:
                 raise ValueError(f"tensor {alloc.tensor!r} has {first[1]} and {size} bytes")
         return self.change([alloc.tensor for alloc in allocs], 1)
 
+    def freed(self, what: str, tensors: Sequence[str]) -> MemoryDelta:
+        """Return the tensors that `what` frees."""
+        for tensor in tensors:
+            if tensor not in self.tensors:
+                raise ValueError(f"{what} frees {tensor!r}, which no task takes")
+        return self.change(tensors, -1)
+
     def change(self, tensors: Sequence[str], sign: int) -> MemoryDelta:
         """Return one instance of each of `tensors` taken (1) or freed (-1)."""
         known = [self.tensors[tensor] for tensor in tensors]
@@ -228,10 +241,7 @@ def _resolve(consumer: _InstructionIndex, layout: _CodeLayout) -> None:
         needs = (_completion_need(consumer, dep, layout) for dep in deps)
         step.needs = tuple(need for need in needs if need is not None)
     if step.task.frees:
-        for tensor in step.task.frees:
-            if tensor not in layout.tensors:
-                raise ValueError(f"task {step.task.name!r} frees {tensor!r}, which no task takes")
-        step.frees = layout.change(step.task.frees, -1)
+        step.frees = layout.freed(f"task {step.task.name!r}", step.task.frees)
 
 
 def _completion_need(

@@ -101,6 +101,7 @@ class LoopStart:
 
     loop: int
     end: int
+    takes: MemoryDelta | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +116,7 @@ class LoopEnd:
     trips: int
     body: int
     reach: int
+    frees: MemoryDelta | None = None
 
 
 LaneInstruction: TypeAlias = TaskStep | LoopStart | LoopEnd

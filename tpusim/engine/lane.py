@@ -102,7 +102,10 @@ class Lane:
         while self._cursor < len(instructions):
             op = instructions[self._cursor]
             if isinstance(op, LoopEnd):
-                self._cursor = op.body if self._next_trip(op) else self._cursor + 1
+                more = self._next_trip(op)
+                self._cursor = op.body if more else self._cursor + 1
+                if op.frees is not None and not more:
+                    self._log(op.frees)
                 if not self.clock.alone:
                     yield from self.clock.stand()
                 if self._race is not None and self._lost(self._race):
@@ -148,6 +151,8 @@ class Lane:
         return f"lane {self.code.name!r} is at instruction {self._cursor} with {open_} incomplete"
 
     def _enter(self, start: LoopStart) -> None:
+        if start.takes is not None:
+            self._log(start.takes)
         self._trip[start.loop] = -1
         self.folder.enter(start.loop, self._folding)
         self._cursor = start.end

@@ -254,7 +254,7 @@ class _LaneParts:
             tasks = list(_flat_tasks(ops))
             taken = {alloc.tensor: alloc for task in tasks for alloc in task.allocs}
             foreign = {name: None for task in tasks for name in task.frees if name not in taken}
-            names = tuple(task.name for task in tasks)
+            names = tuple(task.name for task in tasks if isinstance(task, Task))
             found = self._bodies[key] = _PartBody(ops, taken, tuple(foreign), names)
         return found
 
@@ -303,9 +303,9 @@ def _first_alloc(tensor: str, bodies: Sequence[_PartBody]) -> Alloc | None:
     return next((each.taken[tensor] for each in bodies if tensor in each.taken), None)
 
 
-def _flat_tasks(body: Sequence[TaskOp]) -> Iterator[Task]:
+def _flat_tasks(body: Sequence[TaskOp]) -> Iterator[TaskOp]:
+    """Yield the tasks and the loops of a body, and those within loops."""
     for op in body:
+        yield op
         if isinstance(op, TaskLoop):
             yield from _flat_tasks(op.body)
-        else:
-            yield op

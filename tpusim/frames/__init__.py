@@ -3,6 +3,7 @@
 from tpusim.frames.accumulate import MICROBATCHES as MICROBATCHES
 from tpusim.frames.accumulate import accumulator as accumulator
 from tpusim.frames.accumulate import addition as addition
+from tpusim.frames.accumulate import is_microbatches as is_microbatches
 from tpusim.frames.accumulate import zeros as zeros
 from tpusim.frames.body_frame import cast_weights as cast_weights
 from tpusim.frames.body_frame import infeed as infeed

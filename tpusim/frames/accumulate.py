@@ -8,8 +8,6 @@ a loop, but only one whose result goes to nothing but the addition; those of sca
 the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
-from dataclasses import replace
-
 from tpusim.base.phase import Phase
 from tpusim.lowering import GradientDeps
 from tpusim.partition import ACCUMULATORS, DTYPE_BYTES, Sizes, StoredWeight
@@ -27,20 +25,30 @@ def accumulate_microbatches(
     microbatches: int,
     numerics: Numerics,
     sizes: Sizes,
-    held: tuple[str, ...] = (),
+    apart: bool = False,
 ) -> tuple[tuple[Op, ...], GradientDeps]:
     """Return the operations for all microbatches, from the `body` of one, and the summed gradients.
 
-    held: tensors that a microbatch holds to its end.
+    apart: the forward passes of all microbatches come before the first backward pass.
     """
     trained = [weight for weight in weights if weight.name in gradients.held]
     sums = {weight.name: accumulator(weight, numerics, sizes) for weight in trained}
-    additions = [addition(weight, numerics, sizes, gradients) for weight in trained]
-    additions[0] = replace(additions[0], frees=(*additions[0].frees, *held))
-    loop = Loop(name=MICROBATCHES, trips=microbatches, body=(*body, *additions))
+    additions = tuple(addition(weight, numerics, sizes, gradients) for weight in trained)
+    forward = next((i for i, op in enumerate(body) if not _is_forward(op)), 0) if apart else 0
+    parts = {f"{MICROBATCHES}/forward": body[:forward], MICROBATCHES: body[forward:] + additions}
+    loops = (Loop(name=name, trips=microbatches, body=part) for name, part in parts.items() if part)
     after = {weight.name: op.name for weight, op in zip(trained, additions, strict=True)}
     summed = {name: alloc.tensor for name, alloc in sums.items()}
-    return (zeros(tuple(sums.values())), loop), GradientDeps(summed, after)
+    return (zeros(tuple(sums.values())), *loops), GradientDeps(summed, after)
+
+
+def is_microbatches(loop: str) -> bool:
+    """Return True for the name of a loop over microbatches."""
+    return loop.split("/")[0] == MICROBATCHES
+
+
+def _is_forward(op: Op) -> bool:
+    return _is_forward(op.body[0]) if isinstance(op, Loop) else op.phase is Phase.FORWARD
 
 
 def accumulator(weight: StoredWeight, numerics: Numerics, sizes: Sizes) -> Alloc:

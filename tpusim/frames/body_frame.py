@@ -19,6 +19,9 @@ from tpusim.partition import (
 from tpusim.plan import Numerics
 from tpusim.program import Alloc, Compute, Transfer, TransferKind, VectorWork
 
+CAST = "cast_weights"
+"""The name of the operation that casts weights, and of its result."""
+
 
 def sizes_of(graph: Graph, choices: BodyChoices) -> Sizes:
     """Return the sizes of the graph's dimensions and of the mesh axes."""
@@ -72,11 +75,11 @@ def cast_weights(
     empty = sum(n * sizes.padding(w.updated) for n, w in zip(counts, weights, strict=True))
     item = DTYPE_BYTES[numerics.compute]
     return Compute(
-        name="cast_weights",
+        name=CAST,
         phase=Phase.FORWARD,
-        scope="cast_weights",
+        scope=CAST,
         work=VectorWork(elements * DTYPE_BYTES[numerics.param], elements * item, elements),
-        allocs=(Alloc("cast_weights", elements * item, "cast weights", empty * item),),
+        allocs=(Alloc(CAST, elements * item, "cast weights", empty * item),),
     )
 
 

@@ -11,11 +11,11 @@ from tpusim.lowering.body_entries import (
     HostCopy,
     LayerParts,
     PlannedCollective,
-    RingAttention,
     on_core,
     pipelined_results,
 )
 from tpusim.lowering.fused_results import fused_results
+from tpusim.lowering.key_gradients import read_beside_sums, whole_sums
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
 from tpusim.lowering.row_sums import row_sums
@@ -87,18 +87,15 @@ class BufferLifetimes:
         outside: Collection[str] = (),
         given: Collection[str] = (),
         loop_node: LoopNode | None = None,
-    ) -> tuple[list[list[BufferEvents]], list[list[str]]]:
+    ) -> list[list[BufferEvents]]:
         """Return the events of each entry: a buffer lives from its writer to its last reader.
 
-        Return also the tensors that the last loop of each pass holds, which its successor frees.
         The passes of the body of `loop_node` are those of `LayerParts` where it is not scanned.
 
         Buffers in `kept` outlive the body, and those in `outside` are allocated and freed around
         it; those in `given` are there before it, and end with their last reader. `loads` are copied
         out of their stacks by their first reader. A result that comes an
-        iteration late goes to its stack at once, and is read from there. A loop allocates nothing
-        itself: what it needs throughout is allocated by the operation before it, and freed by the
-        one after it.
+        iteration late goes to its stack at once, and is read from there.
         """
         entries = [entry for one in passes for entry in one]
         apart = loop_node is not None and loop_node.scan.unrolled
@@ -127,10 +124,7 @@ class BufferLifetimes:
             body.lives[first].allocs.extend(body.saved.values())
         self.names = body.names
         rest = iter(body.lives)
-        lives = [[next(rest) for _ in one] for one in passes]
-        pairs = list(zip(passes, lives, strict=True))
-        pairs = pairs[1:2] if apart else pairs
-        return lives, [_beside_loops(*pair, loop_node is not None) for pair in pairs]
+        return [[next(rest) for _ in one] for one in passes]
 
     def carries(self, loop_node: LoopNode) -> dict[str, str]:
         """Return what an iteration leaves to the next, each with the buffer that it enters in.
@@ -301,6 +295,8 @@ class _BodyLifetimes:
         }
         self.last = {**dict.fromkeys(carried.values(), 0), **self.last}
         self.last |= _sliced_late(entries, memory.finished)
+        for key, place in read_beside_sums(entries, memory.sizes.kernel.fused).items():
+            self.last[key] = max(self.last[key], place)
         self.last = {**{k: len(entries) - 1 for k, name in given.items() if name}, **self.last}
         fetched = {key for e in entries if isinstance(e, HostCopy) for key in e.writes}
         self.loads = set(loads) - fetched
@@ -321,6 +317,7 @@ class _BodyLifetimes:
         over = self._overwritten(place, entry)
         if isinstance(entry, LoopNode) and not entry.scan.unrolled:
             self._enter(place, entry)
+        whole = whole_sums(entry)
         for key in entry.writes:
             if key in self.names and isinstance(entry, LoopNode):
                 continue
@@ -340,7 +337,7 @@ class _BodyLifetimes:
                 self.lives[place].frees.remove(over[key])
                 self._give_back(over[key], end)
             else:
-                self._take(key, place, end)
+                self._take(key, place, end, whole.get(key))
 
     def _enter(self, place: int, loop_node: LoopNode) -> None:
         """Give a loop the buffers of what it carries, in which its last iteration leaves them."""
@@ -415,10 +412,12 @@ class _BodyLifetimes:
         self.lives[max(before, default=place)].allocs.append(one)
         self.lives[place].frees.append(one.tensor)
 
-    def _take(self, key: str, place: int, end: int | None) -> None:
+    def _take(self, key: str, place: int, end: int | None, whole: str | None = None) -> None:
+        """whole: the buffer as large as what is taken, where its readers take a part of it."""
         left = self.saved.pop(key, None)
         if left is None or end is not None:
-            self.lives[place].allocs.append(self.memory.alloc(key))
+            taken = self.memory.alloc(whole if whole and end is not None else key)
+            self.lives[place].allocs.append(replace(taken, tensor=key))
         if left is not None:
             self.lives[place].allocs.append(left)
         self._give_back(key, end)
@@ -523,53 +522,3 @@ def _element_by_element(entry: Entry) -> Sequence[str]:
     if isinstance(entry.op, Pointwise):
         return () if entry.op.over else entry.reads
     return entry.reads[2:] if entry.epilogue else ()
-
-
-def _beside_loops(entries: Sequence[Entry], lives: list[BufferEvents], in_loop: bool) -> list[str]:
-    """Move the lives of loops to the operations of the core next to them.
-
-    Returns what a last loop holds to its end, where nothing of the body follows it. Without
-    operations of the core, loops keep what they take, and so do rings, but for those within
-    another loop (`in_loop`), whose buffers are then not counted, and not freed by what reads them.
-    """
-    left_over: list[str] = []
-    uncounted: set[str] = set()
-    plain = [place for place, entry in enumerate(entries) if on_core(entry)]
-    for place, entry in enumerate(entries):
-        if not isinstance(entry, CollectiveMatmul | RingAttention | LoopNode):
-            continue
-        if not plain:
-            left_over += lives[place].frees
-            if in_loop and not isinstance(entry, LoopNode):
-                uncounted |= {alloc.tensor for alloc in lives[place].allocs}
-                lives[place] = BufferEvents()
-            continue
-        life, lives[place] = lives[place], BufferEvents()
-        for alloc in life.allocs:
-            lives[_taken_at(entries, place, plain, alloc.tensor)].allocs.append(alloc)
-        after = next((i for i in plain if i > place), None)
-        if after is None and isinstance(entry, LoopNode):
-            left_over += life.frees
-        else:
-            lives[plain[-1] if after is None else after].frees.extend(life.frees)
-    for life in lives if uncounted else ():
-        life.frees[:] = [tensor for tensor in life.frees if tensor not in uncounted]
-    return [tensor for tensor in left_over if tensor not in uncounted]
-
-
-def _taken_at(entries: Sequence[Entry], place: int, plain: Sequence[int], key: str) -> int:
-    """Return the entry that allocates a result of the loop at `place`: the last on the core.
-
-    Where the body begins with the loop, it is the first operation of the core, or a collective
-    beside the core that reads it sooner and frees it.
-    """
-    before = max((i for i in plain if i < place), default=None)
-    if before is not None:
-        return before
-    following = range(place + 1, plain[0])
-    sooner = (
-        i
-        for i in following
-        if isinstance(entries[i], PlannedCollective) and key in entries[i].reads
-    )
-    return next(sooner, plain[0])

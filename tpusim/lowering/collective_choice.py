@@ -43,6 +43,10 @@ class CollectiveChoice(NamedTuple):
     sums_keys: it sums and scatters gradients of keys or values that were gathered for a kernel. A
         kernel runs in a `shard_map`, whose transpose of an operand that all devices have whole is
         a `psum`: an all-reduce, of which each device then takes its part.
+    in_order: the keys were put in order besides, as each device has an early and a late part of
+        the sequence. Their gradients are put back by index, which no reduce-scatter does: the
+        SparseCore all-reduces them whole (three plans with `context` on 7x; one without balanced
+        shards scatters them).
     asked: it gathers a gradient since the plan asks for it.
     """
 
@@ -57,6 +61,7 @@ class CollectiveChoice(NamedTuple):
     leading: bool
     of_mlp: bool
     sums_keys: bool
+    in_order: bool
     asked: bool
 
     @classmethod
@@ -67,11 +72,13 @@ class CollectiveChoice(NamedTuple):
         *,
         beside_loop: bool,
         looped: bool,
+        balanced: bool,
         in_ring: bool = False,
     ) -> "CollectiveChoice":
         """Return the choice of a collective, with what does not matter to it left False.
 
         maker: the operation that makes its operand.
+        balanced: devices have parts of causal sequences that see as many keys.
         """
         across, dims = is_across(node.axes), node.payload.dims
         gathers = node.purpose is Purpose.WEIGHT and node.kind is CollectiveKind.ALL_GATHER
@@ -90,6 +97,7 @@ class CollectiveChoice(NamedTuple):
             leading=summed and node.dim != dims[-1],
             of_mlp=gathers and not _MLP.isdisjoint(dims),
             sums_keys=keys and isinstance(maker, Attention),
+            in_order=keys and isinstance(maker, Attention) and maker.causal and balanced,
             asked=node.asked,
         )
 
@@ -123,8 +131,12 @@ class CollectiveChoice(NamedTuple):
         # well, and exchanges nothing (47 compiled plans, 99.9 % of whose bytes follow this; libtpu
         # 0.0.42.1).
         beside = low.offloaded and self.kind is not CollectiveKind.ALL_TO_ALL
-        algorithm = low.keys_algorithm if self.sums_keys else ""
-        return Way(Mode.ASYNC if beside else Mode.SYNC, algorithm)
+        keys = (
+            str(CollectiveKind.ALL_REDUCE)
+            if self.in_order and low.offloaded
+            else low.keys_algorithm
+        )
+        return Way(Mode.ASYNC if beside else Mode.SYNC, keys if self.sums_keys else "")
 
     def waits(self, low: Lowering) -> bool:
         """Return True if the core waits for the collective in a lowering of its group."""

@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, cast
 
+from tpusim.base.phase import Phase
 from tpusim.base.same import Same
-from tpusim.graph import Einsum, Pointwise, TensorRole, is_sequence
+from tpusim.graph import Einsum, Pointwise, TensorRole, plain_dim
 from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
 from tpusim.partition import ComputeNode
 from tpusim.plan import Axes
@@ -17,11 +18,13 @@ class FusedResults(NamedTuple):
 
     groups: of element-wise groups whose readers can compute them, each with the group's operands;
         it is fused if it is as large as one of these.
+    again: those of recomputation, which are fused if it is as large as one alone.
     rings: of these, the axes of each ring that reads them.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
     groups: Mapping[str, tuple[str, ...]]
+    again: frozenset[str]
     rings: Mapping[str, frozenset[Axes]]
     terms: Mapping[str, str]
 
@@ -36,7 +39,8 @@ class FusedResults(NamedTuple):
         return {
             key: operands
             for key, operands in self.groups.items()
-            if any(bool(size(operand) == size(key)) for operand in operands)
+            if (large := sum(bool(size(operand) == size(key)) for operand in operands))
+            and (large == 1 or key not in self.again)
             and all(bool(devices(axes) <= UNROLLED_RING) for axes in self.rings.get(key, ()))
         }
 
@@ -51,11 +55,14 @@ def _known(held: Same, kept: frozenset[str]) -> FusedResults:
     entries = cast(tuple[Entry, ...], held.objects)
     readers = _readers(entries)
     groups = _groups(entries, kept, readers)
+    again = {key for entry in entries if entry.phase is Phase.RECOMPUTE for key in entry.writes}
     rings = {
         key: frozenset(e.collective.axes for e in readers[key] if isinstance(e, CollectiveMatmul))
         for key in groups
     }
-    return FusedResults(groups, rings, _terms(entries, kept, readers))
+    return FusedResults(
+        groups, frozenset(again & groups.keys()), rings, _terms(entries, kept, readers)
+    )
 
 
 def _groups(
@@ -71,19 +78,44 @@ def _groups(
     0.0.42.1), unless it is over 4 devices, as a ring's two steps are then unrolled and no loop is
     left (14 of 14: the matmuls of `fusion.385` and `fusion.387`, fsdp 4 x tensor 4 on v6e 4x4).
 
-    Norms of a recomputation are fused too: a layer over `tensor` holds neither (fsdp 4 x tensor 8,
-    v4 2x4x4; 119 of 213 plans that this changes come nearer, by 1 % in the mean). What single
-    elements are scattered into keeps its buffer.
+    A result of recomputation is such a group where one operand alone is as large as it: a norm, or
+    an activation function in the epilogue of the matmul before it. With two, as in a gated MLP, it
+    is written, and so is what single elements are scattered into.
     """
     return {
-        key: entry.reads
+        key: group.reads
         for entry in entries
-        if (group := _group(entry)) is not None and not (group.alone or group.scatters)
-        for key in entry.writes
+        for group in _element_wise(entry)
+        for key in group.writes
         if key not in kept
+        and key in entry.writes
         and key in readers
-        and all(_multiplies(reader, key) for reader in readers[key])
+        and all(_computes(reader, key, group) for reader in readers[key])
     }
+
+
+def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
+    """Yield the element-wise groups that may run in the readers of their results."""
+    if not isinstance(entry, ComputeNode):
+        return
+    fused = entry.epilogue and entry.phase is not Phase.BACKWARD
+    for part in entry.parts if fused else (entry,):
+        group = _group(part)
+        inside = {*entry.reads, *entry.writes}.issuperset(part.reads)
+        if group is not None and inside and not (group.alone or group.scatters):
+            yield part
+
+
+def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
+    """Return True for a reader of a group's result that can compute it."""
+    if _multiplies(reader, key):
+        return True
+    normed, one = _group(group), _group(reader)
+    if normed is None or not normed.after_sums or group.phase is not Phase.FORWARD:
+        return False
+    if isinstance(reader, ComputeNode) and reader.epilogue:
+        return key not in reader.parts[0].reads
+    return one is not None and one.element_wise
 
 
 def _terms(
@@ -152,5 +184,5 @@ def _multiplies(entry: Entry, key: str) -> bool:
     op = entry.op
     batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
     of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
-    for_weight = not any(map(is_sequence, op.output.dims))
+    for_weight = not any(plain_dim(dim) == "batch" for dim in op.output.dims)
     return (of_weight or for_weight) and not batched and key in entry.reads[:2]

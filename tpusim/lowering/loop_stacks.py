@@ -22,11 +22,14 @@ from tpusim.program import (
     Collective,
     Compute,
     Dep,
+    Loop,
     Op,
     Transfer,
     TransferKind,
     VectorWork,
 )
+
+_HOLDERS = Compute | Collective | Loop
 
 
 def with_stacks(
@@ -108,9 +111,9 @@ def _insert(ops: list[Op], load: Compute, key: str) -> None:
 
 
 def _holder(ops: Sequence[Op], name: str) -> int | None:
-    """Return the place of the compute operation or collective that allocates a buffer."""
+    """Return the place of the operation that allocates a buffer, but for transfers."""
     for place, op in enumerate(ops):
-        if isinstance(op, Compute | Collective) and any(a.tensor == name for a in op.allocs):
+        if isinstance(op, _HOLDERS) and any(a.tensor == name for a in op.allocs):
             return place
     return None
 
@@ -118,7 +121,7 @@ def _holder(ops: Sequence[Op], name: str) -> int | None:
 def _taken_over(ops: list[Op], holder: int | None, name: str) -> tuple[Alloc, ...]:
     """Take the allocation of a buffer from the operation at the place `holder`, and return it."""
     op = None if holder is None else ops[holder]
-    if holder is None or not isinstance(op, Compute | Collective):
+    if holder is None or not isinstance(op, _HOLDERS):
         return ()
     ops[holder] = replace(op, allocs=tuple(a for a in op.allocs if a.tensor != name))
     return tuple(alloc for alloc in op.allocs if alloc.tensor == name)

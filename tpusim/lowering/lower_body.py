@@ -6,6 +6,7 @@ from itertools import accumulate, chain
 from typing import NamedTuple, TypeAlias
 
 from tpusim.base.phase import Phase
+from tpusim.graph import Scan
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
@@ -105,7 +106,6 @@ class BodyLowerer:
     """Lower the bodies of one partitioned graph.
 
     known: bodies of loops that are lowered already.
-    left_over: the tensors that each pass holds to its end, which its successor frees.
     """
 
     def __init__(
@@ -131,7 +131,6 @@ class BodyLowerer:
         )
         self.reduced: dict[str, str] = {}
         self.crossing: list[str] = []
-        self.left_over: list[list[str]] = []
         self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
 
@@ -167,7 +166,7 @@ class BodyLowerer:
         passes = [self._entries(nodes, loop_node) for nodes in groups]
         if loop_node and loop_node.scan.unrolled:
             passes = [list(part) for part in layer_parts(passes[0])]
-        lives, left_over = self.memory.lives(passes, kept, loads, outside, given, loop_node)
+        lives = self.memory.lives(passes, kept, loads, outside, given, loop_node)
         if loop_node is not None:
             self.ahead[loop_node.name] = tuple(map(self.memory.alloc, self.memory.ahead))
         whole = list(chain.from_iterable(passes))
@@ -185,8 +184,6 @@ class BodyLowerer:
             for weight, key in chain(gradients, self.partitioned.gradients)
             if key in waits.makers
         }
-        if loop_node is None:
-            self.left_over = left_over
         return made
 
     def _placed_on_chip(
@@ -230,17 +227,16 @@ class BodyLowerer:
                 return (self._collective(entry, deps, life),)
             case CollectiveMatmul():
                 ring = ring_ops(entry, self.sizes, self.decisions.buffers, deps)
-                ring = _freeing(ring, life) if entry.waits else ring
-                return (*_allocation(entry.name, entry.phase, life), *ring)
+                return _holding(ring, life)
             case RingAttention():
                 balanced = self.decisions.choices.sharding.context.balanced
                 ring = kernel_ring(entry, self.sizes, self.decisions.buffers, deps, balanced)
-                return (*_allocation(entry.name, entry.phase, life), *ring)
+                return _holding(ring, life)
             case HostCopy():
                 return (self._transfer(entry, deps, life),)
             case LoopNode():
                 loop = self._loop(entry, {key: written.get(key, "") for key in entry.outside})
-                return (*_allocation(entry.scan.name, entry.scan.phase, life, deps), *loop)
+                return (*_start(entry.scan, deps), *_holding(loop, life))
 
     def _loop(self, loop_node: LoopNode, outside: Mapping[str, str]) -> tuple[Op, ...]:
         """Return a loop, with the operations around it if it fetches from the host."""
@@ -248,14 +244,13 @@ class BodyLowerer:
         name, trips = loop_node.scan.name, loop_node.scan.trips
         loop = Loop(name=name, trips=trips, body=made.ops)
         if loop_node.scan.unrolled:
-            life = BufferEvents(allocs=[*made.ahead] * trips)
             parts = (
                 Loop(name=f"{name}/gathers", trips=trips, body=made.before),
                 loop,
                 Loop(name=f"{name}/gradients", trips=trips, body=made.after),
             )
-            first = _allocation(name, loop_node.scan.phase, life)
-            return (*first, *(part for part in parts if part.body))
+            life = BufferEvents(allocs=[*made.ahead] * trips)
+            return _holding(tuple(part for part in parts if part.body), life)
         if loop_node.scan.phase is not Phase.BACKWARD:
             return (loop,)
         ops = fetched_ahead(loop)
@@ -355,34 +350,27 @@ def _algorithm(planned: PlannedCollective, compiler: Compiler) -> str:
     return "best" if best else planned.algorithm
 
 
-def _allocation(
-    name: str, phase: Phase, life: BufferEvents, deps: tuple[Dep, ...] = ()
-) -> tuple[Compute, ...]:
-    """Return an operation that allocates the buffers of a loop or a ring, if `life` has any left.
-
-    In a pass with other operations of the core, these allocate them (`_beside_loops`).
-
-    deps: what the loop waits for as it begins.
-    """
-    if not (life.allocs or deps):
+def _start(scan: Scan, deps: tuple[Dep, ...]) -> tuple[Compute, ...]:
+    """Return the wait of a loop for what it depends on, if it does, as it begins."""
+    if not deps:
         return ()
-    return (
-        Compute(
-            name=f"{name}/begin",
-            phase=phase,
-            scope=name,
-            deps=deps,
-            work=VectorWork(0, 0, 0),
-            allocs=tuple(life.allocs),
-        ),
-    )
+    name, work = f"{scan.name}/begin", VectorWork(0, 0, 0)
+    return (Compute(name=name, phase=scan.phase, scope=scan.name, deps=deps, work=work),)
 
 
-def _freeing(ring: tuple[Op, ...], life: BufferEvents) -> tuple[Op, ...]:
-    """Return a ring whose last operation frees what it was the last to read."""
-    *before, last = ring
-    assert isinstance(last, Collective)
-    return (*before, replace(last, frees=(*last.frees, *life.frees)))
+def _holding(ops: tuple[Op, ...], life: BufferEvents) -> tuple[Op, ...]:
+    """Return the operations of a loop or a ring: the first allocates, and the last one frees.
+
+    Those beside the core do neither, as they may run later.
+    """
+    first, *_, last = [at for at, op in enumerate(ops) if isinstance(op, Compute | Loop)] * 2
+    held = list(ops)
+    for at, change in (
+        (first, {"allocs": (*held[first].allocs, *life.allocs)}),
+        (last, {"frees": (*held[last].frees, *life.frees)}),
+    ):
+        held[at] = replace(held[at], **change)
+    return tuple(held)
 
 
 def _crosses(planned: PlannedCollective) -> bool:

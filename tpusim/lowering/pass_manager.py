@@ -19,8 +19,11 @@ from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
 from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
+from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
+from tpusim.lowering.observed.ring_copies import copy_ring_operands
 from tpusim.lowering.observed.scattered_apart import scatter_apart
+from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
@@ -31,6 +34,7 @@ from tpusim.lowering.passes.backward_order import (
 )
 from tpusim.lowering.passes.collective_modes import choose_modes
 from tpusim.lowering.passes.gather_quantised import gather_quantised
+from tpusim.lowering.passes.gradient_before_overwrite import gradient_before_overwrite
 from tpusim.lowering.passes.halos import both_ways, exchange_halos, kernel_gradients_first
 from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
@@ -50,12 +54,13 @@ def _compiled(body: Body) -> bool:
 
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
+    described("pick-logits", pick_logits, _compiled),
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
     described(
         "weight-gradients-last",
-        lambda nodes, body: weight_gradients_last(nodes, body.weights),
+        weight_gradients_last,
         lambda body: body.looped and _compiled(body),
     ),
     described(
@@ -83,9 +88,15 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
+    described("gradient-before-overwrite", gradient_before_overwrite, _compiled),
     described(
         "rings-after-layers",
         rings_after_layers,
+        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+    ),
+    described(
+        "ring-copies",
+        copy_ring_operands,
         lambda body: body.looped and body.remat.unrolled and _compiled(body),
     ),
     described(
@@ -93,6 +104,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         gathers_before_layers,
         lambda body: body.remat.unrolled and not body.remat.left_to_compiler and _compiled(body),
     ),
+    described("turn-heads", turn_heads, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),

@@ -5,10 +5,10 @@ numbers of all tokens: each device then looks up its own columns for all of them
 gives each its tokens with all columns. The compiler does the latter where the tokens of all copies
 of a shard of the table are fewer than its rows: 142 of 147 lookups of plain programs for v2 to v6e,
 on both sides of the bound (libtpu 0.0.42.1). On 7x it gathers the table forward, which is not
-followed here. None of the programs has a table that the head reads too: such a one is gathered.
+followed here. So are those of a table that the head reads too, which is gathered for the head
+alone; its gradient is the head's, to which each device adds the rows of its own columns.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
 
@@ -36,9 +36,8 @@ def exchanged_tables(
 def _exchanged(graph: Graph, sharding: Sharding, found: Mapping[str, Layout]) -> Iterator[str]:
     sizes = graph.sizes
     forward = [op for op, _ in walk(graph.ops) if op.phase is Phase.FORWARD]
-    readers = Counter(tensor.name for op in forward for tensor in op.inputs)
     for op in forward:
-        if not isinstance(op, Gather) or readers[op.table.name] > 1:
+        if not isinstance(op, Gather):
             continue
         ids, table = found[op.ids.name], found[op.table.name]
         columns = tuple(

@@ -76,15 +76,15 @@ def _renamed(ops: Sequence[Op], op_name: Renaming, tensor: Renaming) -> tuple[Op
     """Return operations with other names, and with other names for the tensors that they hold."""
 
     def changed(op: Op) -> Op:
-        if isinstance(op, Loop):
-            return replace(op, name=op_name(op.name))
-        return replace(
+        op = replace(
             op,
             name=op_name(op.name),
-            deps=tuple(replace(dep, op=op_name(dep.op)) for dep in op.deps),
             frees=tuple(map(tensor, op.frees)),
             allocs=tuple(replace(alloc, tensor=tensor(alloc.tensor)) for alloc in op.allocs),
         )
+        if isinstance(op, Loop):
+            return op
+        return replace(op, deps=tuple(replace(dep, op=op_name(dep.op)) for dep in op.deps))
 
     return map_ops(ops, changed)
 

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tpusim.base.phase import Phase
 from tpusim.frames import addition, sizes_of
 from tpusim.graph import ModelPart, Scan, Tensor
 from tpusim.lowering import (
@@ -18,7 +17,16 @@ from tpusim.lowering import (
 )
 from tpusim.partition import LocalShape, PartitionedGraph, Sizes, StoredWeight
 from tpusim.plan import Numerics
-from tpusim.program import Alloc, Compute, Loop, Number, Op, PassKind, Segment, VectorWork, walk_ops
+from tpusim.program import (
+    Alloc,
+    Compute,
+    Loop,
+    Number,
+    Op,
+    PassKind,
+    Segment,
+    walk_allocs,
+)
 
 _VERBS = {
     PassKind.FORWARD: "forward",
@@ -84,14 +92,14 @@ def lower_part(
     lowerer = BodyLowerer(sizes, partitioned, decisions, known)
     bodies, gradients = lowerer.passes()
     segments = {}
-    for kind, body, held in zip(PassKind, bodies, lowerer.left_over, strict=True):
+    for kind, body in zip(PassKind, bodies, strict=True):
         sums = (
             _additions(body, partitioned.weights, gradients, choices.numerics, sizes)
             if summed
             else []
         )
         name = f"{_VERBS[kind]} of {part.label}"
-        if ops := _without_earlier_deps(_with_frees((*body, *sums), len(body), held, name)):
+        if ops := _without_earlier_deps((*body, *sums)):
             segments[kind] = Segment(name=name, body=tuple(ops))
     made, returned = (
         tuple(_passed(tensor, partitioned, sizes) for tensor in tensors)
@@ -118,31 +126,8 @@ def _additions(
 
 def allocated(body: Iterable[Op]) -> Iterator[Alloc]:
     """Yield what a body allocates, within its loops too."""
-    for op, _ in walk_ops(body):
-        yield from op.allocs
-
-
-def _with_frees(body: Sequence[Op], after: int, held: Collection[str], name: str) -> Sequence[Op]:
-    """Return the body with the first operation after its loops freeing what they hold."""
-    if not held:
-        return body
-    last = body[after] if after < len(body) else None
-    if isinstance(last, Compute):
-        freed = replace(last, frees=(*last.frees, *held))
-        return (*body[:after], freed, *body[after + 1 :])
-    end = Compute(
-        name=f"end/{name}",
-        phase=_first_phase(body),
-        scope=name,
-        work=VectorWork(0, 0, 0),
-        frees=tuple(held),
-    )
-    return (*body, end)
-
-
-def _first_phase(body: Sequence[Op]) -> Phase:
-    first = body[0]
-    return _first_phase(first.body) if isinstance(first, Loop) else first.phase
+    for _, allocs in walk_allocs(body):
+        yield from allocs
 
 
 def _without_earlier_deps(body: Sequence[Op]) -> Sequence[Op]:

@@ -4,6 +4,7 @@ It knows no model and no hardware. A plan and an HLO file both become such a pro
 """
 
 from tpusim.base.phase import Phase as Phase
+from tpusim.program.buffer_walk import program_heap as program_heap
 from tpusim.program.convolution_shapes import convolution_work as convolution_work
 from tpusim.program.convolution_shapes import rearrangements as rearrangements
 from tpusim.program.grouped_matmul import LANES as LANES
@@ -11,6 +12,8 @@ from tpusim.program.grouped_matmul import SUBLANES as SUBLANES
 from tpusim.program.grouped_matmul import equivalent_matmul as equivalent_matmul
 from tpusim.program.grouped_matmul import grouped_bytes_read as grouped_bytes_read
 from tpusim.program.grouped_matmul import kernel_rows as kernel_rows
+from tpusim.program.heap import HeapBuffer as HeapBuffer
+from tpusim.program.heap import packed_bytes as packed_bytes
 from tpusim.program.json_files import dumps as dumps
 from tpusim.program.json_files import loads as loads
 from tpusim.program.numeric import Number as Number
@@ -37,6 +40,7 @@ from tpusim.program.ops import TopOp as TopOp
 from tpusim.program.ops import Transfer as Transfer
 from tpusim.program.ops import TransferKind as TransferKind
 from tpusim.program.ops import WaitOp as WaitOp
+from tpusim.program.ops import walk_allocs as walk_allocs
 from tpusim.program.ops import walk_ops as walk_ops
 from tpusim.program.pipeline_schedule import CHART_COLUMNS as CHART_COLUMNS
 from tpusim.program.pipeline_schedule import CHART_MARGIN as CHART_MARGIN

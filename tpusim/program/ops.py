@@ -221,11 +221,16 @@ class WaitOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """`trips` iterations of `body`; dependencies with a distance reach back within the loop."""
+    """`trips` iterations of `body`; dependencies with a distance reach back within the loop.
+
+    allocs, frees: HBM allocated as it starts, and tensors freed as it ends.
+    """
 
     name: str
     trips: int
     body: tuple["Op", ...]
+    allocs: tuple[Alloc, ...] = ()
+    frees: tuple[str, ...] = ()
 
 
 Single: TypeAlias = Compute | Collective | Transfer | Barrier | WaitOp
@@ -298,3 +303,19 @@ def walk_ops(
             yield op, times
         elif runs := calls.pop(op.segment, 0):
             yield from walk_ops(bodies[op.segment], times=times * runs)
+
+
+def walk_allocs(
+    body: Iterable[TopOp], segments: Iterable[Segment] = ()
+) -> Iterator[tuple[Single, tuple[Alloc, ...]]]:
+    """Yield what each operation and loop allocates, each once; of a loop with its first operation.
+
+    body, segments: as of `walk_ops`.
+    """
+    for op in (*body, *(op for segment in segments for op in segment.body)):
+        if isinstance(op, Loop):
+            inner = [*walk_allocs(op.body)]
+            yield from ((first, op.allocs) for first, _ in inner[:1])
+            yield from inner
+        elif not isinstance(op, Call):
+            yield op, op.allocs

@@ -8,6 +8,10 @@ from tpusim.models import ARCHITECTURE_NAMES, Architecture, Transformer
 from tpusim.plan import Plan
 from tpusim.plan.numerics import NARROW_DTYPES
 
+SQUEEZED = 0.85
+"""The part of HBM from which on a plan of layers without a scan may be so near to the limit that
+the compiler computes some of what they hold again, before it refuses. It does not in a scan."""
+
 _TRAITS: Mapping[str, Callable[[Plan], bool]] = {
     "a pipeline": lambda plan: bool(plan.active_schedule),
     "saved activations": lambda plan: plan.remat.policy != "full" or bool(plan.remat.save),
@@ -38,6 +42,8 @@ def hbm_features(
     if not isinstance(model, Transformer):
         name = ARCHITECTURE_NAMES.get(type(model), type(model).__name__)
         traits.add(f"the architecture {name}")
+    if not plan.remat.scan_layers and fill >= SQUEEZED:
+        traits.add("layers without a scan near the limit")
     if model.has_experts:
         traits.add("experts")
     if getattr(model, "tied_embeddings", False):

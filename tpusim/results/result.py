@@ -21,7 +21,7 @@ from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import LaneMemory, Timeline, whole_bytes
 from tpusim.hardware import Placement, Slice
-from tpusim.program import Flops, Program, Single
+from tpusim.program import Flops, Program, Single, program_heap
 from tpusim.results.advice import Advice
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO as PICO
@@ -31,11 +31,8 @@ from tpusim.results.ways_to_fit import WaysToFit
 
 Each = TypeVar("Each")
 
-FRAGMENTATION = 0.002
-"""Bytes lost between buffers, relative to the most that is live beside the step's arguments: the
-median of 20 compiled programs (experiments/compiled_memory). 18 lose at most 2.2 %; the most, 6
-and 17 %, where attention goes through HBM in buffers of several large sizes (libtpu 0.0.42.1)."""
 FRAGMENTATION_LABEL = "fragmentation"
+"""Bytes between buffers: the heap (`program_heap`) less the most that is held beside arguments."""
 
 LONGEST_FACT = 160
 MOST_PARTS = 4
@@ -100,11 +97,10 @@ class Result(ABC):
 
         contents: of the programs, which are then not read.
         held: the peak of HBM by category, if known better than from the schedule, whose need is
-            its peak and the bytes lost between buffers (`FRAGMENTATION`).
+            its peak and the bytes lost between buffers.
         own: the fields of this kind of result alone.
         """
-        arguments, lanes = contents.arguments, range(len(timeline.lanes))
-        each = [held or _held_bytes(timeline.memory[lane], _of(arguments, lane)) for lane in lanes]
+        each = [held] if held else _held_by_lane(programs, timeline)
         lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
         return cls(
             pod=pod,
@@ -226,12 +222,13 @@ class Result(ABC):
         return self.adviser(self)
 
     def ways_to_fit(self) -> WaysToFit | None:
-        """Return the smallest changes with which a plan that does not fit does, each simulated.
+        """Return the smallest changes with which a plan fits that needs more HBM than there is.
 
-        None for what fits, and for a result that does not know how it was simulated. The first call
-        takes up to a few seconds.
+        Each was simulated, and fits for sure where one of them does. None for a plan that needs no
+        more, and for a result that does not know how it was simulated. The first call takes up to
+        a few seconds.
         """
-        if self.fit is Fit.FITS or self.fitter is None:
+        if self.fits or self.fitter is None:
             return None
         return self.fitter(self)
 
@@ -393,12 +390,19 @@ def resident_bytes(program: Program) -> int:
 
 def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:
     """Return whole bytes at the peak by category, the largest first, and those lost between."""
-    return _held_bytes(timeline.memory[lane], sum(float(a.bytes) for a in program.resident))
+    return _held_bytes(timeline.memory[lane], resident_bytes(program) + program_heap(program))
 
 
-def _held_bytes(memory: LaneMemory, arguments: float) -> dict[str, float]:
+def _held_by_lane(programs: Sequence[Program], timeline: Timeline) -> list[dict[str, float]]:
+    """Return what each lane holds at its peak."""
+    needs = [resident_bytes(program) + program_heap(program) for program in programs]
+    return [_held_bytes(memory, _of(needs, at)) for at, memory in enumerate(timeline.memory)]
+
+
+def _held_bytes(memory: LaneMemory, need: float) -> dict[str, float]:
+    """Return the bytes at the peak by category; what is needed beyond is lost between buffers."""
     held = Counter(memory.by_category())
-    held[FRAGMENTATION_LABEL] = int(FRAGMENTATION * max(memory.peak_bytes - arguments, 0))
+    held[FRAGMENTATION_LABEL] = max(0, int(need) - memory.peak_bytes)
     return {category: float(nbytes) for category, nbytes in held.most_common() if nbytes}
 
 

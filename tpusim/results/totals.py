@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from tpusim.frames import MICROBATCHES
+from tpusim.frames import is_microbatches
 from tpusim.partition import CollectiveNode
 from tpusim.program import (
     Call,
@@ -95,7 +95,7 @@ def to_host_bytes(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -
     With a pipeline, those of the microbatches between their forward pass and the end of their
     backward pass, at their most.
     """
-    once = (op.body if isinstance(op, Loop) and op.name == MICROBATCHES else (op,) for op in body)
+    once = (op.body if isinstance(op, Loop) and is_microbatches(op.name) else (op,) for op in body)
     always = _moved(chain.from_iterable(once), TransferKind.TO_HOST)
     rises = {
         segment.name: _moved(segment.body, TransferKind.TO_HOST)

@@ -6,30 +6,38 @@ from enum import IntEnum
 from shlex import quote
 from typing import Any
 
+from tpusim.accuracy import HbmOdds
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_width import unbroken, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
-from tpusim.results.fit import Fit, fit_of
+from tpusim.results.fit import Fit
 
 MARGIN = 12
 """Characters before a text, in which its head stands."""
 
 
 class WayKind(IntEnum):
-    """What a change leaves as it is, the smallest change first."""
+    """What a change needs, the smallest change first: each leaves as it is what the others change.
+
+    TRAINING: another order or more work for the same results, on the devices alone.
+    HOST: what is saved, or the optimizer state, in the memory of the hosts.
+    NUMERICS: narrower dtypes, or capacities that drop tokens.
+    MESH: other axes for the devices. CHIPS: a larger slice, with the same global batch.
+    """
 
     TRAINING = 0
-    NUMERICS = 1
-    MESH = 2
-    CHIPS = 3
+    HOST = 1
+    NUMERICS = 2
+    MESH = 3
+    CHIPS = 4
 
     def __str__(self) -> str:
         return KINDS[self]
 
 
-KINDS = ("the same training", "other numerics", "another mesh", "more chips")
+KINDS = ("the same training", "memory of the hosts", "other numerics", "another mesh", "more chips")
 """The kinds of changes in words, in their order."""
 
 
@@ -43,6 +51,8 @@ class WayToFit(ShortRepr):
     plan, pod: what was simulated, on the placement that a simulation chooses or the plan gives.
     before_s, step_time_s: of the plan as it was, if it had room, and of the changed one.
     hbm_peak_bytes, hbm_bytes: what the changed plan needs of a device, and what there is.
+    fit: the verdict on that; borderline where nothing was found that fits for sure.
+    odds: that it fits, if they are known.
     """
 
     kinds: tuple[WayKind, ...]
@@ -54,6 +64,8 @@ class WayToFit(ShortRepr):
     step_time_s: float
     hbm_peak_bytes: float
     hbm_bytes: float
+    fit: Fit
+    odds: HbmOdds | None
 
     @property
     def kind(self) -> WayKind:
@@ -67,11 +79,6 @@ class WayToFit(ShortRepr):
         return f"{', '.join(self.what)} ({', '.join(changed) or self.kind})"
 
     @property
-    def fit(self) -> Fit:
-        """Whether the changed plan fits in HBM; it always does."""
-        return fit_of(self.hbm_peak_bytes, self.hbm_bytes)
-
-    @property
     def command(self) -> str:
         """The settings as a command line takes them."""
         return " ".join(f"--set {quote(setting)}" for setting in self.settings)
@@ -82,7 +89,8 @@ class WayToFit(ShortRepr):
         need, have = format_bytes(self.hbm_peak_bytes), format_bytes(self.hbm_bytes)
         before, then = format_seconds(self.before_s), format_seconds(self.step_time_s)
         more = self.step_time_s / self.before_s - 1
-        return f"{need} of {have}, step {before} -> {then} ({more:+.1%})"
+        likely = f" ({self.odds.counted})" if self.odds else ""
+        return f"{need} of {have}{likely}, step {before} -> {then} ({more:+.1%})"
 
     def __str__(self) -> str:
         return f"{self.means}: {self.cost}; {self.command}"
@@ -97,6 +105,8 @@ class WayToFit(ShortRepr):
             "step_time_s": self.step_time_s,
             "hbm_peak_bytes": self.hbm_peak_bytes,
             "hbm_bytes": self.hbm_bytes,
+            "fit": str(self.fit),
+            "fit_odds": None if self.odds is None else self.odds.fits,
             "chips": self.pod.chips,
         }
 
@@ -105,8 +115,8 @@ class WayToFit(ShortRepr):
 class WaysToFit(ShortRepr):
     """What was found for a plan that does not fit.
 
-    ways: the smallest change of each kind (`WayKind`), the smallest kind first; empty where nothing
-        that was tried fits.
+    ways: the fastest of each kind (`WayKind`), the smallest kind first, where it is faster than
+        those of smaller kinds; empty where nothing that was tried fits.
     tried: plans that were simulated.
     why: where nothing fits, the reason in words.
     """
@@ -122,17 +132,12 @@ class WaysToFit(ShortRepr):
         """Yield each way: the settings in a line, and below it what they mean and cost."""
         margin = " " * MARGIN
         for number, way in enumerate(self.ways):
-            head = "or with" if number else "fits with"
+            fits = "fits with" if way.fit is Fit.FITS else "may fit with"
+            head = "or with " if number else f"{fits} "
             yield from unbroken(way.command, f"{head:<{MARGIN}}", margin)
             yield from wrapped(f"{way.cost}: {way.means}", margin, margin)
         if not self.ways:
             yield from wrapped(self.why, f"{'to fit':<{MARGIN}}", margin)
-
-    def sentences(self) -> Iterator[str]:
-        """Yield each way in a sentence, or the reason why there is none."""
-        yield from (f"It fits with {way}." for way in self.ways)
-        if not self.ways:
-            yield f"{self.why}."
 
     def facts(self) -> dict[str, Any]:
         """Return the ways as plain data."""

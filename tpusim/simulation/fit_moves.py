@@ -95,6 +95,7 @@ class PlanMoves:
         """Yield the moves of some kinds that have an option."""
         makers = {
             WayKind.TRAINING: self._training,
+            WayKind.HOST: self._host,
             WayKind.NUMERICS: self._numerics,
             WayKind.MESH: self._meshes,
         }
@@ -121,6 +122,8 @@ class PlanMoves:
         yield "remat", self._policies()
         yield "updates", self._updates()
         yield "reduction", self._reduction()
+
+    def _host(self) -> Iterator[tuple[str, Iterator[Option]]]:
         yield "state", self._state()
         yield "offload", self._offloads()
 

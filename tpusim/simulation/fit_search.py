@@ -9,6 +9,7 @@ ends after a fixed amount of simulation, so that its answer is always the same.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf
 from threading import local
 from typing import Any, NamedTuple
 
@@ -43,8 +44,12 @@ MOST_NAMES = 8
 MOST_MADE = 4
 """Changes that are made together, at most."""
 
+COSTLY = 0.05
+"""The fraction of the step from which on several changes of a larger kind are tried too."""
+
 ONE_MORE = 0.02
-"""The fraction of the step that each further change of a way has to save."""
+"""The fraction of the step that each further change of a way has to save, and what it does that no
+compiled program shows."""
 
 MOST_PLACES = 4
 """Placements of a mesh that are simulated, in the mean of the searches for the best, at most."""
@@ -70,18 +75,24 @@ class Trial(NamedTuple):
 
     made: tuple[Made, ...]
     result: PlanResult
+    roomy: bool
+    fits: bool
+
+    @classmethod
+    def of(cls, made: tuple[Made, ...], result: PlanResult) -> "Trial":
+        """Return changes and their step.
+
+        roomy: it needs no more than there is, on its hosts neither.
+        fits: the same for sure.
+        """
+        have = result.pod.chip.host_bytes
+        roomy = result.fits and (have is None or result.host_need_bytes <= have)
+        return cls(made, result, roomy, roomy and result.fit is Fit.FITS)
 
     @property
     def need(self) -> float:
         """Bytes of HBM at the peak."""
         return self.result.hbm_peak_bytes
-
-    @property
-    def fits(self) -> bool:
-        """True if it fits for sure, and hosts have room for what is offloaded."""
-        room = self.result.pod.chip.host_bytes
-        roomy = room is None or self.result.host_need_bytes <= room
-        return self.result.fit is Fit.FITS and roomy
 
 
 class _Last(local):
@@ -111,6 +122,7 @@ class _FitSearch:
     tried: plans that were simulated.
     known: results by their keys.
     leanest: the trial that needs least without another mesh.
+    refusals: of plans on larger slices, the reasons.
     """
 
     base: PlanResult
@@ -118,20 +130,28 @@ class _FitSearch:
     tried: int = 0
     known: dict[Any, PlanResult | None] = field(default_factory=dict)
     leanest: Trial | None = None
+    refusals: list[str] = field(default_factory=list)
 
     def ways(self) -> WaysToFit:
         """Return what was found."""
         found: list[WayToFit] = []
-        for kind in (WayKind.TRAINING, WayKind.NUMERICS, WayKind.MESH):
-            if (way := self._best(kind, several=not found)) is not None:
-                found.append(way)
-        if (way := self._on_larger(bool(found))) is not None:
-            found.append(way)
+        for kind in (WayKind.TRAINING, WayKind.HOST, WayKind.NUMERICS, WayKind.MESH):
+            best = min((way.step_time_s for way in found), default=inf)
+            several = best > (1 + COSTLY) * self.base.step_time_s
+            more = self._best(kind, several=several)
+            enough = best - ONE_MORE * self.base.step_time_s
+            found += [way for way in more if way.step_time_s < enough]
+        if not found and self.leanest is not None and self.leanest.roomy:
+            found += self._confirmed([self.leanest], sure=False)
+        found += self._on_larger(found)
         return WaysToFit(tuple(found), self.tried, "" if found else self._why())
 
-    def _best(self, kind: WayKind, *, several: bool) -> WayToFit | None:
-        """Return the smallest way of a kind; `several` if more than one change may be made."""
-        start = Trial((), self.base)
+    def _best(self, kind: WayKind, *, several: bool) -> list[WayToFit]:
+        """Return the smallest way of a kind, if any.
+
+        several: more than one change may be made.
+        """
+        start = Trial.of((), self.base)
         singles = [*self._singles(start, (kind,))]
         fitting = [each for each in singles if each.fits]
         if several and not any(self._cost(each) <= ONE_MORE for each in fitting):
@@ -139,7 +159,7 @@ class _FitSearch:
             fitting += self._combined(_firsts(start, rest), kind)
         if fitting:
             fitting.append(self._saving(min(fitting, key=self._cost)))
-        return self._confirmed(kind, fitting)
+        return self._confirmed(fitting)
 
     def _combined(self, firsts: Sequence[Trial], kind: WayKind) -> list[Trial]:
         """Return changes on top of the first ones that fit, of the smallest kinds that do."""
@@ -153,7 +173,12 @@ class _FitSearch:
     def _cost(self, trial: Trial) -> float:
         """Return the fraction of the step that a trial takes more, and that its changes count."""
         more = trial.result.step_time_s / self.base.step_time_s - 1
-        return more + ONE_MORE * (len(trial.made) - 1)
+        return more + ONE_MORE * (len(trial.made) - 1 + len(self._unlike(trial.result)))
+
+    def _unlike(self, result: PlanResult) -> set[str]:
+        """Return what no compiled program had that a plan has, but not the first one."""
+        new, old = result.hbm_odds, self.base.hbm_odds
+        return set(new.unlike if new else ()) - set(old.unlike if old else ())
 
     def _singles(self, start: Trial, kinds: Iterable[WayKind]) -> Iterator[Trial]:
         """Yield each further move: its weakest option that fits, or else the strongest."""
@@ -185,18 +210,22 @@ class _FitSearch:
         return trial
 
     def _deepened(self, trial: Trial, kinds: Collection[WayKind]) -> Trial | None:
-        """Return a trial with further moves, until it fits; None if none does."""
-        while not trial.fits:
-            if len(trial.made) == MOST_MADE:
-                return None
+        """Return the best trial with further moves that fits; None if none does.
+
+        Moves are added to what needs least, as long as what does not fit yet costs less than the
+        best that does.
+        """
+        best: Trial | None = None
+        while len(trial.made) < MOST_MADE:
             more = [each for each in self._singles(trial, kinds) if each.need < trial.need]
-            if not more:
-                return None
             fitting = [each for each in more if each.fits]
-            if fitting:
-                return min(fitting, key=_step_s)
-            trial = min(more, key=lambda each: each.need)
-        return trial
+            best = min([*fitting, *([best] if best else [])], key=self._cost, default=None)
+            most = inf if best is None else self._cost(best)
+            rest = [each for each in more if not each.fits and self._cost(each) + ONE_MORE < most]
+            if not rest:
+                break
+            trial = min(rest, key=lambda each: each.need)
+        return best
 
     def _relaxed(self, trial: Trial) -> Trial:
         """Return a trial without what it does not need, move by move, the first one first."""
@@ -241,7 +270,7 @@ class _FitSearch:
         result = self.known[key]
         if result is None:
             return None
-        trial = Trial(made, result)
+        trial = Trial.of(made, result)
         moved = any(each.move.kind is WayKind.MESH for each in made)
         if not moved and (self.leanest is None or trial.need < self.leanest.need):
             self.leanest = trial
@@ -266,7 +295,9 @@ class _FitSearch:
             plan = plan.replace(placement=None)
             places = len(among or candidates(pod, plan.mesh))
             result = run_changed(self.base, plan, pod, None, among=among)
-        except TpusimError:
+        except TpusimError as error:
+            if pod != self.base.pod:
+                self.refusals.append(str(error))
             return None
         count = sum(1 for _ in walk(planned_graph(self.base.model, plan).ops))
         each = EVENT_US * result.timeline.stats.events + OPERATION_US * count
@@ -274,15 +305,21 @@ class _FitSearch:
         self.tried += 1
         return result
 
-    def _confirmed(self, kind: WayKind, trials: Iterable[Trial]) -> WayToFit | None:
-        """Return the fastest trial that also fits where a simulation of its own places it."""
+    def _confirmed(self, trials: Iterable[Trial], *, sure: bool = True) -> list[WayToFit]:
+        """Return the fastest trial that also fits where a simulation of its own places it.
+
+        sure: only one that fits for sure.
+        """
         for trial in sorted(trials, key=self._cost):
             keys = _keys(trial.made)
             result, keys = self._placed(keys, trial)
-            if result is not None and Trial(trial.made, result).fits:
+            if result is None:
+                continue
+            placed = Trial.of(trial.made, result)
+            if placed.fits or (placed.roomy and not sure):
                 settings = tuple(setting(key, value) for key, value in keys.items())
-                return self._way(kind, trial.made, settings, result)
-        return None
+                return [self._way(placed, settings)]
+        return []
 
     def _placed(
         self, keys: dict[str, Any], trial: Trial
@@ -299,32 +336,29 @@ class _FitSearch:
             result = replace(result, plan=base.plan.replace(**keys))
         return result, keys
 
-    def _way(
-        self,
-        kind: WayKind,
-        made: Iterable[Made],
-        settings: tuple[str, ...],
-        result: PlanResult,
-        *first: str,
-    ) -> WayToFit:
-        """Return the way of changes that were made, after the first that are given in words."""
-        kinds = {kind, *(each.move.kind for each in made)}
+    def _way(self, trial: Trial, settings: tuple[str, ...], larger: str = "") -> WayToFit:
+        """Return the way of a trial. larger: its larger slice in words, if it has one."""
+        result, kinds = trial.result, {made.move.kind for made in trial.made}
+        kinds |= {WayKind.CHIPS} if larger else set()
+        whats = (larger, *(made.option.what for made in trial.made))
         return WayToFit(
             kinds=tuple(sorted(kinds)),
-            what=(*first, *(each.option.what for each in made)),
+            what=tuple(what for what in whats if what),
             settings=settings,
             plan=result.plan,
             pod=result.pod,
+            fit=result.fit,
+            odds=result.hbm_odds,
             before_s=self.base.step_time_s,
             step_time_s=result.step_time_s,
             hbm_peak_bytes=result.hbm_peak_bytes,
             hbm_bytes=result.hbm_bytes,
         )
 
-    def _on_larger(self, found: bool) -> WayToFit | None:
-        """Return the plan on the smallest larger slice on which it fits.
+    def _on_larger(self, found: Sequence[WayToFit]) -> list[WayToFit]:
+        """Return the plan on the smallest larger slice on which it fits, if any.
 
-        found: something fits on the slice itself; if not, what needs least there is tried too.
+        found: what fits on the slice itself; without any, what needs least there is tried too.
         """
         lean = () if found or self.leanest is None else (self.leanest.made,)
         for pod in larger_slices(self.base.pod):
@@ -333,11 +367,11 @@ class _FitSearch:
                     self.base.plan.replace(**_keys(made)), self.base.pod, pod
                 ):
                     if self.spent_us > BUDGET_US:
-                        return None
+                        return []
                     result = self._simulated(larger.plan, pod)
-                    if result is not None and Trial(made, result).fits:
-                        return self._on_slice(made, result, larger.axis)
-        return None
+                    if result is not None and Trial.of(made, result).fits:
+                        return [self._on_slice(made, result, larger.axis)]
+        return []
 
     def _on_slice(self, made: tuple[Made, ...], result: PlanResult, axis: str) -> WayToFit:
         pod, keys = result.pod, _keys(made) | {"mesh": dict(result.plan.mesh)}
@@ -346,17 +380,15 @@ class _FitSearch:
             result = replace(result, plan=result.plan.replace(placement=keys["placement"]))
         what = f"{pod.chips} chips with {axis}={result.plan.mesh[axis]}"
         settings = (_slice_setting(pod), *(setting(key, value) for key, value in keys.items()))
-        return self._way(WayKind.CHIPS, made, settings, result, what)
+        return self._way(Trial.of(made, result), settings, what)
 
     def _why(self) -> str:
-        lean = self.leanest
-        if lean is None or not lean.made:
-            return "nothing that was tried needs less"
-        what = ", ".join(made.option.what for made in lean.made)
-        return (
-            f"none of {self.tried} plans that were tried fits, on this slice or a larger one; "
-            f"the least need is {format_bytes(lean.need)}, with {what}"
-        )
+        """Return why there is no way: what needs least, and what larger slices are refused for."""
+        parts = [f"none of {self.tried} plans that were tried fits, on this slice or a larger one"]
+        if self.leanest is not None and self.leanest.made:
+            what = ", ".join(made.option.what for made in self.leanest.made)
+            parts.append(f"the least need is {format_bytes(self.leanest.need)}, with {what}")
+        return "; ".join([*parts, *self.refusals[:1]])
 
 
 def _slice_setting(pod: Slice) -> str:

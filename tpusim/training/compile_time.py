@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import log10
 
-from tpusim.frames import MICROBATCHES
+from tpusim.frames import is_microbatches
 from tpusim.hardware import Chip
 from tpusim.program import CombinedWork, ConvolutionWork, Loop, MatmulWork, Program, TopOp, Work
 from tpusim.results import PlanResult, is_pipeline_loop
@@ -62,7 +62,7 @@ def _count(body: Iterable[TopOp], scanned: bool) -> int:
 
 def _stays_a_loop(loop: Loop) -> bool:
     """True for loops that are none over layers."""
-    return loop.name == MICROBATCHES or is_pipeline_loop(loop.name)
+    return is_microbatches(loop.name) or is_pipeline_loop(loop.name)
 
 
 def _heavy(body: Iterable[TopOp]) -> Iterator[MatmulWork | ConvolutionWork]:

@@ -60,10 +60,9 @@ def test_nothing_is_certain() -> None:
     assert HbmErrors(table(EVEN * 9)).odds(filled(100)).of_hundred == 1
 
 
-def test_odds_fall_as_a_plan_near_the_limit_needs_more() -> None:
-    saved = table([value - 0.2 for value in EVEN], filled(1.1), "q")
-    errors = HbmErrors(table(EVEN) + saved)
-    odds = [errors.odds(filled(share / 100)).fits for share in range(86, 200)]
+def test_odds_fall_as_a_plan_needs_more() -> None:
+    errors = HbmErrors(table(EVEN) + table([value - 0.2 for value in EVEN], name="q"))
+    odds = [errors.odds(filled(share / 100)).fits for share in range(50, 200)]
     assert odds == sorted(odds, reverse=True)
 
 
@@ -74,13 +73,13 @@ def test_programs_with_the_traits_of_the_plan_count_most() -> None:
     assert HbmErrors(rows).odds(others).high == pytest.approx(exp(0.3))
 
 
-def test_what_the_compiler_saves_near_the_limit_counts_for_plans_that_exceed_it() -> None:
+def test_what_the_compiler_saves_before_it_refuses_counts_for_plans_like_those() -> None:
     """Programs took three quarters of what was predicted, after all that the compiler tried."""
-    saved = table([log(0.75)] * 40, filled(1.2), "s")
-    errors = HbmErrors(table(EVEN) + saved)
-    assert errors.odds(filled(1.25)).fits > 0.5
-    assert errors.odds(filled(1.6)).fits < 0.05
-    assert errors.odds(filled(0.5)).high > 1
+    near = replace(PLAN, traits=PLAN.traits | {"unrolled", "unrolled near the limit"}, fill=1.25)
+    errors = HbmErrors(table(EVEN) + table([log(0.75)] * 100, near, "s"))
+    assert errors.odds(near).fits > 0.5
+    assert errors.odds(filled(1.25)).fits < 0.3
+    assert errors.odds(replace(near, fill=1.6)).fits < 0.05
 
 
 def test_what_no_compared_plan_had_is_said() -> None:

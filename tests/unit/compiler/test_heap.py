@@ -8,15 +8,10 @@ from compiler_parts import read_hlo_file, read_module
 from hlo import DATA, F32, REAL, main_of
 
 from tpusim.compiler import Compiled
-from tpusim.compiler.to_program.heap import (
-    TUPLE_TABLE,
-    HeapBuffer,
-    heap_bytes,
-    output_bytes,
-    packed_bytes,
-)
+from tpusim.compiler.to_program.heap import TUPLE_TABLE, heap_bytes, output_bytes
 from tpusim.compiler.to_program.memory_profile import argument_allocs, buffer_changes
 from tpusim.hardware import parse_slice
+from tpusim.program import HeapBuffer, packed_bytes
 from tpusim.simulation import replay
 
 K = 1024

@@ -1,5 +1,7 @@
 """HBM over time: the peak, when it is reached, and what it is made of."""
 
+from dataclasses import replace
+
 import pytest
 from engine_programs import US, loop, program, simulate, task, transfer
 
@@ -86,3 +88,25 @@ def test_a_tensor_that_is_not_held_cannot_be_freed(fold: bool) -> None:
 def test_a_tensor_has_one_size() -> None:
     with pytest.raises(ValueError, match="'x' has 3 and 4 bytes"):
         simulate(task("a", allocs=(kept("x", 3),)), task("b", allocs=(kept("x", 4),)))
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_a_loop_takes_as_it_starts_and_frees_as_it_ends(fold: bool) -> None:
+    """Its stack is there in each of 9 iterations, and gone before the task that follows."""
+    inner = replace(
+        loop(9, task("a", 1, allocs=(kept("x", 3),), frees=("x",))),
+        allocs=(kept("stack", 40),),
+        frees=("given", "stack"),
+    )
+    memory = simulate(
+        task("before", 1, allocs=(kept("given", 5),)),
+        inner,
+        task("after", 1, allocs=(kept("y", 47),), frees=("y",)),
+        fold=fold,
+    ).memory[0]
+    assert (memory.peak_bytes, memory.peak_ps) == (48, 1 * US)
+    assert [(change.time_ps // US, change.bytes) for change in memory.changes][-3:] == [
+        (10, -45),
+        (10, 47),
+        (11, -47),
+    ]

@@ -1,5 +1,6 @@
 """Products for gradients of weights stand behind the other operations of their layer."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ def order(plan: Plan, scan: str = "layers/d", **changes: Any) -> list[str]:
 def test_weights_wait_for_the_backward_pass_of_attention(
     mesh: dict[str, int], remat: str, attention: str
 ) -> None:
-    """Only copies out of stacks come between them, and to those of gradients after them."""
-    names = order(plan_of(mesh, remat=remat), attention=attention)
+    """Of few tokens: only copies out of stacks come between them, and to those of gradients."""
+    names = order(plan_of(mesh, remat=remat, seq_len=4), attention=attention)
     products = [f"bwd/layer/{weight}/dw" for weight in WEIGHTS]
     behind = names[names.index(products[0]) :]
     assert [name for name in behind if not name.startswith(("load/", "stack/"))] == products
@@ -58,11 +59,27 @@ def test_elsewhere_they_follow_the_gradient_beside_them(plan: Plan) -> None:
     assert names.index("bwd/layer/wo_mlp/dw") < names.index("bwd/layer/attention/d")
 
 
+@pytest.mark.parametrize(("sequences", "waits"), [(48, True), (64, False)])
+def test_they_run_at_once_where_they_free_as_much_as_they_take(sequences: int, waits: bool) -> None:
+    """Hidden layers of [3 or 4 sequences x 16, 256], and gradients of [64, 256]; no rings."""
+    plan = plan_of({"data": 16}, global_batch=sequences)
+    names = order(plan)
+    last = names.index("bwd/layer/attention/d") < names.index("bwd/layer/wi_0/dw")
+    assert last == waits
+
+
+def test_rings_wait_whatever_they_free() -> None:
+    names = order(plan_of({"fsdp": 16}, global_batch=2048, seq_len=64))
+    assert names.index("bwd/layer/attention/d") < names.index("bwd/layer/wi_0/dw")
+
+
 def test_without_attention_nothing_is_held_for_them() -> None:
     """A scan of MLPs was compiled to hold two hidden layers (see test_gelu_scan_memory.py)."""
     partitioned = partitioned_of(small(), plan_of({"data": 16}))
     nodes = [node for node, _ in calcs(partitioned) if "attention" not in node.name]
-    assert weight_gradients_last(nodes, {weight.name for weight in partitioned.weights}) == nodes
+    weights = {weight.name for weight in partitioned.weights}
+    body: Any = SimpleNamespace(weights=weights, ask=lambda *_: True)
+    assert weight_gradients_last(nodes, body) == nodes
 
 
 def head_waits(plan: Plan, pod: Slice | None = None) -> bool:

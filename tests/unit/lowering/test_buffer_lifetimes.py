@@ -6,7 +6,7 @@ from plans import any_program_of, loop, plan_of, small
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.program import Collective, Compute, Op
+from tpusim.program import Collective, Compute, Loop, Op
 from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")
@@ -131,7 +131,7 @@ def with_head_reduced_early(mesh: dict[str, int]) -> tuple[Op, ...]:
 @pytest.mark.parametrize(
     ("mesh", "freed"),
     [
-        ({"fsdp": 64}, "embed/dw"),
+        ({"fsdp": 64}, "layers/d"),
         ({"data": 4, "fsdp": 16}, "reduce-scatter/d(head)@fsdp"),
     ],
 )
@@ -170,7 +170,21 @@ def test_a_saved_tensor_is_copied_out_of_its_stack_while_a_layer_reads_it(name: 
     assert backward.index(owners[0]) <= backward.index(givers[0])
 
 
-def test_what_a_body_of_rings_alone_does_not_count_nothing_frees() -> None:
+def test_a_loop_holds_what_it_stacks_and_reads_and_its_neighbours_do_not() -> None:
+    """Its stacks begin with it, and end with the last loop to read them.
+
+    What it carries is in the buffer that it began with.
+    """
+    body = plain({"fsdp": 16})
+    forward, backward = loop(body, "layers"), loop(body, "layers/d")
+    assert [alloc.tensor for alloc in forward.allocs] == ["layer/layer_in x3"]
+    assert set(backward.frees) == {"layer/layer_in x3"}
+    beside = {alloc.tensor for op in body if not isinstance(op, Loop) for alloc in op.allocs}
+    assert not beside & {"layers_out", "layer/layer_in x3", "d(embedded)"}
+    assert {"layer/layer_in", "bwd/d(layer/layer_out)"} <= beside
+
+
+def test_the_buffers_of_a_body_of_rings_alone_are_those_of_its_rings() -> None:
     """Weight gradients that are rings, each reduced by itself beside the core."""
     model = Transformer(layers=2, embed=64, mlp=256, heads=4, head_dim=64, vocab=100)
     plan = Plan(
@@ -217,9 +231,34 @@ def test_row_sums_of_a_kernel_that_runs_again_are_held_for_each_lane(
         assert order.index(last) < order.index("bwd/layer/attention/d")
 
 
-@pytest.mark.parametrize(("mesh", "held"), [({"data": 16}, False), ({"fsdp": 16}, True)])
-def test_a_norm_that_is_computed_again_is_fused_unless_a_ring_reads_it(
-    mesh: dict[str, int], held: bool
-) -> None:
-    backward = loop(plain(mesh, seq_len=2048, remat="full"), "layers/d").body
-    assert ("bwd/layer/mlp_norm" in all_taken(backward)) is held
+PLAIN_MLP = {"gated": False, "activation": "gelu"}
+
+
+def test_a_gradient_computes_the_activation_function_that_is_recomputed() -> None:
+    """One buffer as wide as the MLP is alive: a ring needs its operand, and two operands stay."""
+    backward = loop(plain({"data": 16}, small(**PLAIN_MLP)), "layers/d").body
+    assert "bwd/layer/mlp_hidden" not in all_taken(backward)
+    assert taken(named(backward, "bwd/layer/wi")) == {"bwd/layer/mlp_in": HIDDEN}
+    order = [op.name for op in backward]
+    assert order.index("bwd/layer/wo_mlp/dw") < order.index("bwd/layer/wo_mlp/dx")
+    assert "bwd/d(layer/mlp_in)" not in all_taken(backward)
+    for mesh, model in (({"fsdp": 16}, PLAIN_MLP), ({"data": 16}, {})):
+        held = loop(plain(mesh, small(**model), seq_len=2048), "layers/d").body
+        assert "bwd/layer/mlp_hidden" in all_taken(held)
+
+
+def test_the_gradient_runs_later_without_its_pass() -> None:
+    without = ["gradient-before-overwrite"]
+    backward = loop(
+        plain({"data": 16}, small(**PLAIN_MLP), without_passes=without), "layers/d"
+    ).body
+    order = [op.name for op in backward]
+    assert order.index("bwd/layer/wo_mlp/dw") > order.index("bwd/layer/wo_mlp/dx")
+    assert "bwd/d(layer/mlp_in)" in all_taken(backward)
+
+
+def test_a_norm_that_is_recomputed_has_no_buffer_either() -> None:
+    backward = loop(plain({"data": 16}), "layers/d").body
+    assert not {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} & all_taken(backward)
+    rings = loop(plain({"fsdp": 16}, seq_len=2048), "layers/d").body
+    assert {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} <= all_taken(rings)

@@ -48,10 +48,9 @@ def test_layers_without_a_scan_have_no_stacks(remat: str) -> None:
 
 
 def test_without_a_checkpoint_a_matmul_reads_what_its_operand_is_computed_of() -> None:
-    """The gradient of the last matrix reads gate and up projection, in place of their product.
+    """The gradient of the first matrix reads the residual stream and a scale in place of its norm.
 
-    That of the first reads the residual stream and a scale in place of its norm. No pass computes
-    either.
+    No pass computes a norm, nor an activation function, whose result its matmul has written.
     """
     saved, chosen = (
         {
@@ -61,8 +60,8 @@ def test_without_a_checkpoint_a_matmul_reads_what_its_operand_is_computed_of() -
         }
         for scan in (True, False)
     )
-    hidden, scale = TOKENS * 4 * EMBED * 2, EMBED * 2
-    assert chosen["layer/wo_mlp/dw"] - saved["layer/wo_mlp/dw"] == hidden
+    scale = EMBED * 2
+    assert chosen["layer/wo_mlp/dw"] == saved["layer/wo_mlp/dw"]
     assert chosen["layer/wq/dw"] - saved["layer/wq/dw"] == scale
     assert not {"layer/silu", "layer/mlp_norm", "layer/attn_norm"} & chosen.keys()
 

@@ -109,7 +109,7 @@ def test_every_placement_has_one_of_the_lowerings_that_are_possible(
 REDUCE = CollectiveChoice(
     CollectiveKind.REDUCE_SCATTER, Purpose.GRADIENT, across=False, beside_loop=False, looped=True,
     in_ring=False, grouped=False, made=True, leading=False, of_mlp=False, sums_keys=False,
-    asked=False,
+    in_order=False, asked=False,
 )  # fmt: skip
 
 

@@ -193,10 +193,7 @@ def test_a_trip_waits_for_what_the_trip_before_left() -> None:
 
 
 def test_a_gradient_is_held_until_it_has_crossed() -> None:
-    """Of a layer whose backward pass begins with rings: no operation of the core can take it.
-
-    Its crossing between the slices takes it then, and gives it back once, when it ends.
-    """
+    """Its ring takes it, and its crossing between the slices gives it back when it ends."""
     plan = plan_of(
         {"tensor": 16, "dcn_data": 2}, global_batch=64, remat="none", lowering="ideal",
         rules={"act_embed": "tensor", "embed": "tensor"},
@@ -205,9 +202,10 @@ def test_a_gradient_is_held_until_it_has_crossed() -> None:
     body = loop(program.body, "layers/d").body
     assert all(isinstance(op, Loop) for op in body[:2])
     key = "bwd/d(layer/wo_mlp)"
-    takes = [op.name for op, _ in flat(body) for alloc in op.allocs if alloc.tensor == key]
-    gives = [op.name for op, _ in flat(body) for name in op.frees if name == key]
-    assert takes == gives == [f"all-reduce/{key}@dcn_data"]
+    takes = [op.name for op in body for alloc in op.allocs if alloc.tensor == key]
+    gives = [op.name for op in body for name in op.frees if name == key]
+    assert takes == ["bwd/layer/wo_mlp/dw/ring"]
+    assert gives == [f"all-reduce/{key}@dcn_data"]
 
 
 def test_element_wise_groups_run_in_the_epilogue_of_the_product_before_them() -> None:

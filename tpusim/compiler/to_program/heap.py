@@ -1,13 +1,9 @@
-"""The TPU compiler's heap: where buffers of a step lie in HBM, and how far up they reach.
+"""The heap of a scheduled module: its temporaries as `program.packed_bytes` places them.
 
-The compiler takes buffers in the order of its schedule, of one instruction's those first that it
-frees first. Each goes into the smallest gap between those that are alive where it fits, or above
-them all, and stays there; so gaps are left that the sum of what is alive does not show. Tables of
-tuples have places of their own. Observed in programs of libtpu 0.0.42.1 for v2 to 7x:
-`docs/compiler.md` has how near it comes.
+Tables of tuples have places of their own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tpusim.compiler.hlo.attributes import callees
@@ -15,48 +11,13 @@ from tpusim.compiler.hlo.module import Computation, HloModule
 from tpusim.compiler.hlo.shapes import Shape, Shapes
 from tpusim.compiler.to_program.buffers import CALLING_OPCODES, RENAMING_OPCODES
 from tpusim.compiler.to_program.memory_profile import TEMPORARIES, BufferChange
-
-ALIGNMENT = 512
-"""Bytes to whose multiples buffers are rounded up: the least that a buffer assignment has."""
+from tpusim.program import HeapBuffer, packed_bytes
 
 TUPLE_TABLE = 16 * 1024
 """Bytes that the table of a tuple takes: offsets of tables are multiples of it."""
 
 _PASSED_ON = RENAMING_OPCODES - {"tuple"} | {*CALLING_OPCODES, "parameter"}
 """Opcodes whose results are tuples that another instruction made."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeapBuffer:
-    """A buffer in the heap: its bytes, and the first and the last instruction that it lives in."""
-
-    start: int
-    end: int
-    bytes: float
-
-
-def packed_bytes(buffers: Iterable[HeapBuffer]) -> int:
-    """Return how far up the heap of these buffers reaches, in bytes."""
-    taken: list[tuple[int, int, int]] = []
-    top = 0
-    for buffer in sorted(buffers, key=lambda each: (each.start, each.end)):
-        taken = [chunk for chunk in taken if chunk[2] >= buffer.start]
-        size = -(-int(buffer.bytes) // ALIGNMENT) * ALIGNMENT
-        low = _smallest_gap(taken, size)
-        taken.append((low, low + size, buffer.end))
-        taken.sort()
-        top = max(top, low + size)
-    return top
-
-
-def _smallest_gap(taken: Iterable[tuple[int, int, int]], size: int) -> int:
-    """Return the start of the smallest gap below the chunks that holds so much, or their end."""
-    end, gaps = 0, []
-    for low, high, _ in taken:
-        if low - end >= size:
-            gaps.append((low - end, end))
-        end = high
-    return min(gaps)[1] if gaps else end
 
 
 def heap_bytes(module: HloModule, changes: Mapping[str, BufferChange]) -> int:

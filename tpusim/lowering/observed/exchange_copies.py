@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
+from tpusim.base.phase import Phase
 from tpusim.graph import Pointwise, Tensor, TokenRouting, is_sequence, plain_dim
 from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.decisions import Body, LoweringDecisions
@@ -138,19 +139,28 @@ def _copy_of(key: str, name: str, which: str, buffers: dict[str, Buffer]) -> str
 def _pass(
     name: str, collective: CollectiveNode, source: str, made: str, buffers: Mapping[str, Buffer]
 ) -> ComputeNode:
-    """Return a copy in another order, which cannot be written over its operand."""
+    tensor = Tensor(collective.tensor, buffers[source].local.dims, dtype=collective.dtype)
+    return turned_copy(name, tensor, collective.phase, source, made, buffers)
+
+
+def turned_copy(
+    name: str, tensor: Tensor, phase: Phase, source: str, made: str, buffers: Mapping[str, Buffer]
+) -> ComputeNode:
+    """Return a copy in another order, which cannot be written over its operand.
+
+    tensor: what the buffer `source` has.
+    """
     local = buffers[source].local
-    tensor = Tensor(collective.tensor, local.dims, dtype=collective.dtype)
     turned = replace(tensor, name=f"{tensor.name} turned")
     group = Pointwise(
-        f"{collective.tensor}/turn",
+        f"{tensor.name}/turn",
         (tensor,),
         (turned,),
         0.0,
         over=local.dims[-1:],
         keeps="",
         alone=True,
-        phase=collective.phase,
+        phase=phase,
     )
     split = tuple((dim, axes) for dim, axes in local.split().items() if axes)
     return ComputeNode(name=name, op=group, split=split, reads=(source,), writes=(made,))

@@ -56,6 +56,7 @@ def _planned(body: Body, collective: CollectiveNode, matmuls: Collection[str]) -
         maker.op if maker else None,
         beside_loop=body.has_loop,
         looped=body.looped,
+        balanced=body.sharding.context.balanced,
         in_ring=maker is not None and maker.name in matmuls,
     )
     low = body.alone(collective)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from tpusim.base.phase import Phase
 from tpusim.costs import CORE, ON_HOST
 from tpusim.engine import Record
-from tpusim.frames import MICROBATCHES
+from tpusim.frames import is_microbatches
 from tpusim.program import Call, Loop, Op, PassKind, TopOp
 from tpusim.report.link_traffic import LinkLoad, link_loads, starts_between
 from tpusim.report.track_slices import TrackSlice
@@ -103,7 +103,7 @@ def outer_loops(body: Sequence[TopOp]) -> Iterator[Loop]:
     """Yield the loops of a body; those over microbatches are replaced by the loops in them."""
     for op in body:
         if isinstance(op, Loop):
-            over = op.name == MICROBATCHES or is_pipeline_loop(op.name)
+            over = is_microbatches(op.name) or is_pipeline_loop(op.name)
             yield from outer_loops(op.body) if over else (op,)
 
 

@@ -41,8 +41,6 @@ def changes(advice: Advice) -> Iterator[tuple[str, Sequence[Change]]]:
 def _memory(result: Result) -> Iterator[str]:
     if result.fit is not Fit.FITS:
         yield f"It {'is ' * (result.fit is Fit.BORDERLINE)}{result.fit}: {verdict_reason(result)}."
-        if (ways := result.ways_to_fit()) is not None:
-            yield from ways.sentences()
     else:
         free = format_bytes(result.hbm_bytes - result.hbm_peak_bytes)
         largest = next(iter(result.memory_bytes), "nothing")

@@ -61,6 +61,7 @@ def report_page(
         title=plain(result.title),
         chips=result.pod.chips,
         verdict=str(result.fit),
+        to_fit=result.ways_to_fit(),
         facts=headline(result, ideal),
         warnings=[warning.text for warning in result.warnings()],
         plan=str(result.plan) if isinstance(result, PlanResult) else "",

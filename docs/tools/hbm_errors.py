@@ -1,0 +1,65 @@
+"""The error of plans in HBM and the verdicts on them, from the residuals of the package."""
+
+from collections.abc import Iterator, Sequence
+from math import exp
+from statistics import fmean, median
+
+from tpusim.accuracy import HbmErrors, HbmOdds, HbmResidual, hbm_errors
+from tpusim.results import Fit, fit_of_odds
+
+NINTH = 0.9
+FEWEST = 5
+"""The least plans of a row of their own."""
+
+
+def sentence() -> str:
+    """How far off the HBM of compared plans is, in a sentence."""
+    rows = hbm_errors().rows
+    sizes = sorted(map(abs, errors(rows)))
+    refused = sum(row.refused for row in rows)
+    return (
+        f"Of {len(rows)} compiled plans from which no rule was learnt, {refused} of them refused by"
+        f" the compiler, HBM is off by {median(sizes):.1%} in the median and by less than "
+        f"{sizes[int(NINTH * (len(sizes) - 1))]:.0%} in nine of ten.\n"
+    ).replace("%", " %")
+
+
+def table() -> str:
+    """Errors and verdicts by trait, each program left out of its own odds."""
+    found = hbm_errors()
+    left_out = list(found.left_out())
+    lines = [
+        "| plans with | number | HBM: median | 90th percentile | signed mean | in their range | "
+        "fit, refused | borderline | do not fit, compiled |",
+        "| --- |" + 8 * " ---: |",
+        _line("all", left_out),
+        _line("none of these", [each for each in left_out if not each[0].features.traits]),
+    ]
+    return "\n".join([*lines, *_by_trait(found, left_out)]) + "\n"
+
+
+def _by_trait(found: HbmErrors, left_out: Sequence[tuple[HbmResidual, HbmOdds]]) -> Iterator[str]:
+    for trait in found.traits:
+        having = [each for each in left_out if trait in each[0].features.traits]
+        if len(having) >= FEWEST:
+            yield _line(trait, having)
+
+
+def errors(rows: Sequence[HbmResidual]) -> list[float]:
+    """The part by which the plan of each program is above it."""
+    return [exp(-row.residual) - 1 for row in rows]
+
+
+def _line(name: str, left_out: Sequence[tuple[HbmResidual, HbmOdds]]) -> str:
+    off = errors([row for row, _ in left_out])
+    sizes = sorted(map(abs, off))
+    inside = fmean(odds.low <= exp(row.residual) <= odds.high for row, odds in left_out)
+    said = [(fit_of_odds(o.fits, row.features.fill, 1.0), row.refused) for row, o in left_out]
+    verdicts = (
+        f"{said.count((Fit.FITS, True))} of {sum(fit is Fit.FITS for fit, _ in said)}",
+        str(sum(fit is Fit.BORDERLINE for fit, _ in said)),
+        f"{said.count((Fit.TOO_LARGE, False))} of {sum(fit is Fit.TOO_LARGE for fit, _ in said)}",
+    )
+    shares = f"{median(sizes):.1%} | {sizes[int(NINTH * (len(sizes) - 1))]:.1%} | {fmean(off):+.1%}"
+    cells = f"{len(off)} | {shares} | {inside:.0%}".replace("%", " %")
+    return f"| {name} | {cells} | {' | '.join(verdicts)} |"

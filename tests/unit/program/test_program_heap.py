@@ -1,0 +1,96 @@
+"""The heap of a program: lifetimes in the order of issue, worked out by hand."""
+
+from typing import Any
+
+from tpusim.base import Phase
+from tpusim.program import (
+    Alloc,
+    Call,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Dep,
+    Loop,
+    Mode,
+    Op,
+    Program,
+    Segment,
+    TopOp,
+    VectorWork,
+    program_heap,
+)
+
+K = 1024
+
+
+def kib(*ops: TopOp, segments: tuple[Segment, ...] = ()) -> float:
+    """The heap of a program in KiB."""
+    return program_heap(Program(name="p", axes=(), body=ops, segments=segments)) / K
+
+
+def life(takes: dict[str, int], frees: str) -> dict[str, Any]:
+    """KiB that an operation takes, and the tensors that it frees, one letter each."""
+    allocs = tuple(Alloc(name, size * K, "activations") for name, size in takes.items())
+    return {"allocs": allocs, "frees": tuple(frees)}
+
+
+def op(name: str, frees: str = "", deps: tuple[Dep, ...] = (), **takes: int) -> Compute:
+    work = VectorWork(0, 0, 0)
+    return Compute(name=name, phase=Phase.FORWARD, work=work, deps=deps, **life(takes, frees))
+
+
+def beside(name: str, frees: str = "", **takes: int) -> Collective:
+    """An asynchronous gather."""
+    return Collective(
+        name=name, phase=Phase.FORWARD, kind=CollectiveKind.ALL_GATHER, axes=("x",), bytes=1,
+        dtype="bf16", mode=Mode.ASYNC, **life(takes, frees),
+    )  # fmt: skip
+
+
+def loop(trips: int, *body: Op, frees: str = "", **takes: int) -> Loop:
+    return Loop(name="loop", trips=trips, body=body, **life(takes, frees))
+
+
+def test_a_buffer_lives_from_its_writer_to_its_last_reader() -> None:
+    assert kib(op("1", a=4), op("2", "a", b=3), op("3", "b", c=2)) == 7
+
+
+def test_a_gap_that_is_too_small_is_lost() -> None:
+    """Of at most 6 alive, 4 lie below what lives on, and 5 do not fit there."""
+    assert kib(op("1", a=4), op("2", "a", b=1), op("3", "bc", c=5)) == 4 + 1 + 5
+
+
+def test_what_a_transfer_frees_lives_until_it_is_awaited() -> None:
+    sent = beside("send", "a")
+    assert kib(op("1", a=4), sent, op("2", "b", b=3), op("3", "c", (Dep("send"),), c=2)) == 7
+    assert kib(op("1", a=4), sent, op("2", "b", (Dep("send"),), b=3), op("3", "c", c=2)) == 4
+
+
+def test_a_loop_holds_what_it_takes_and_its_body_is_placed_once() -> None:
+    """A stack of 8, and 3 of each iteration; what it frees is free for what follows."""
+    stacked = loop(64, op("1", b=3), op("2", "b"), s=8, frees="s")
+    assert kib(stacked) == 8 + 3
+    assert kib(stacked, op("3", "c", c=11)) == 11
+
+
+def test_what_an_iteration_leaves_to_the_next_is_there_twice() -> None:
+    """A weight that is gathered while its predecessor is multiplied."""
+    ahead = loop(9, op("multiply", "w"), beside("gather", w=4))
+    assert kib(op("first", w=4), ahead, op("last", "w")) == 4
+    overlapping = loop(9, beside("gather", w=4), op("multiply", "w"))
+    assert kib(op("first", w=4), overlapping, op("last", "w")) == 8
+
+
+def test_a_segment_has_its_heap_above_what_its_stage_holds() -> None:
+    """Two microbatches keep 4 each; a backward pass frees one as it starts, and needs 2 and 3."""
+    passes = (
+        Segment(name="forward", body=(op("f", "t", k=4, t=1),)),
+        Segment(name="backward", body=(op("b", "k", x=2), op("c", "xy", y=3))),
+    )
+    row = [
+        Call(name=f"{name}{at}", segment=name, microbatch=at)
+        for name in ("forward", "backward")
+        for at in (0, 1)
+    ]
+    assert kib(*row, segments=passes) == 4 + (4 + 2)
+    assert kib(*row[:1], row[2], segments=passes) == 4 + 2

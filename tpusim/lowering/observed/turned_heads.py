@@ -1,0 +1,63 @@
+"""The head that is the embedding: the gradient of the logits is copied for the table's ring."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tpusim.graph import Einsum, Pointwise, Tensor, plain_dim
+from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
+from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.partition import ComputeNode
+from tpusim.plan import Axes
+
+_AS_IT_IS = "v6e"
+"""The generation whose rings read it in the layout in which the other matmul does."""
+
+
+def turn_heads(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Insert a copy of the gradient of the logits into the layout that the ring of a table reads.
+
+    The rows of the ring's result are words, which the gradient has last. The copy runs as soon as
+    the gradient of the norm is there, also where the ring waits for the layers (20 of 20 programs
+    on v4, v5e, v5p and 7x, none of 7 on v6e, libtpu 0.0.42.1).
+    """
+    result = list(entries)
+    for ring in [entry for entry in entries if _of_table(entry)]:
+        assert isinstance(ring, CollectiveMatmul)
+        if not body.ask(_is_turned, ring.collective.axes):
+            continue
+        key, *others = ring.compute.reads
+        turned = f"{key} turned"
+        body.buffers[turned] = body.buffers[key]
+        users = (i for i, one in enumerate(result) if key in (*one.reads, *one.writes))
+        place = max(i for i in users if result[i] is not ring)
+        at = result.index(ring)
+        compute = replace(ring.compute, reads=(turned, *others))
+        result[at] = replace(ring, compute=compute)
+        result.insert(min(place + 1, at), _copy(ring.compute, key, turned))
+    return result
+
+
+def _of_table(entry: Entry) -> bool:
+    """Return True for a ring that scatters the gradient of a table, a word in each row."""
+    if not isinstance(entry, CollectiveMatmul) or entry.gathers:
+        return False
+    op = entry.compute.op
+    return isinstance(op, Einsum) and plain_dim(op.output.dims[0]) == "vocab"
+
+
+def _is_turned(decisions: LoweringDecisions, axes: Axes) -> bool:
+    rolled = bool(decisions.sizes.group(axes) > UNROLLED_RING)
+    return rolled and decisions.chip.generation != _AS_IT_IS
+
+
+def _copy(ring: ComputeNode, key: str, turned: str) -> ComputeNode:
+    assert isinstance(ring.op, Einsum)
+    given = ring.op.lhs
+    made = Tensor(f"{given.name} turned", given.dims, dtype=given.dtype)
+    group = Pointwise(
+        f"{ring.op.name}/turn", (given,), (made,), 0.0, over=given.dims[-1:], keeps="", alone=True,
+        phase=ring.phase,
+    )  # fmt: skip
+    return replace(
+        ring, name=f"{ring.name}/turn", op=group, reads=(key,), writes=(turned,), parts=()
+    )
