@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Einsum, Pointwise, Tensor
+from tpusim.graph import Attention, Einsum, Pointwise, Tensor, is_sequence
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
@@ -29,12 +30,42 @@ _SAVED_CATEGORIES = {
 """The name of saved tensors in the memory table, by the pass that saves them."""
 
 
+LANES = 128
+"""Elements of a row of a tile."""
+
+
 @dataclass(slots=True)
 class BufferEvents:
     """The buffers that an entry allocates when it starts and frees when it ends."""
 
     allocs: list[Alloc] = field(default_factory=list)
     frees: list[str] = field(default_factory=list)
+
+
+class _Kernels(NamedTuple):
+    """The tensors that attention kernels read and write, and the dimensions of their lanes.
+
+    A kernel has the elements of a head in the lanes, and so do stacks of queries, keys and values.
+    Narrower heads leave lanes empty: of heads of 64, these take twice their bytes (a diffusion
+    U-Net on v4, v5p and v6e, language models that save them on v5p and v5e; libtpu 0.0.42.1).
+    """
+
+    tensors: frozenset[str]
+    dims: frozenset[str]
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> "_Kernels":
+        """Return those of all loops."""
+        found = [n for n in nodes if isinstance(n, ComputeNode) and isinstance(n.op, Attention)]
+        inner = [cls.of(node.body) for node in nodes if isinstance(node, LoopNode)]
+        return cls(
+            frozenset(k for n in found for k in (*n.reads, *n.writes)).union(
+                *(each.tensors for each in inner)
+            ),
+            frozenset(n.op.inputs[i].dims[-1] for n in found for i in (0, 2)).union(
+                *(each.dims for each in inner)
+            ),
+        )
 
 
 class BufferLifetimes:
@@ -48,7 +79,7 @@ class BufferLifetimes:
     whole: weight -> the whole gradient of a layer that is held, see `_sliced_by_reader`.
     taken_over: gradient -> the given buffer that it was written over.
     names: of the last body, the name under which each buffer was allocated.
-    ahead: of the last body, the buffers that were allocated for all iterations before the first.
+    ahead: of the last body, the buffers that are there for all iterations before the first.
     """
 
     def __init__(
@@ -76,8 +107,9 @@ class BufferLifetimes:
         self.taken_over: dict[str, str] = {}
         self.whole: dict[str, str] = {}
         self.names: dict[str, str] = {}
-        self.ahead: Sequence[str] = ()
+        self.ahead: dict[str, Alloc] = {}
         self._saved: dict[str, str] = {}
+        self._kernels = _Kernels.of(nodes)
 
     def lives(
         self,
@@ -101,8 +133,11 @@ class BufferLifetimes:
         apart = loop_node is not None and loop_node.scan.unrolled
         first = len(passes[0]) if apart else 0
         saved, read = self._left_apart(loop_node, entries)
-        self.ahead = _allocated_ahead(entries) if apart else ()
-        read |= dict(zip(self.ahead, self.ahead, strict=True))
+        rings = {i: e for i, e in enumerate(entries) if apart and _is_ahead(e)}
+        self.ahead = {
+            key: saved.get(key, self.alloc(key)) for ring in rings.values() for key in ring.writes
+        }
+        read |= {key: key for key in self.ahead}
         waits = self._waiting_inputs(loop_node, passes)
         carried = {} if apart or loop_node is None else self.carries(loop_node)
         before = {**dict.fromkeys((*given, *carried.values())), **read}
@@ -110,6 +145,9 @@ class BufferLifetimes:
         body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved, carried)
         if waits:
             body.lives[first].allocs.extend(waits.values())
+        body.saved = {key: one for key, one in saved.items() if key not in self.ahead}
+        for place, ring in rings.items():
+            body.lives[place].frees.extend(_second(key) for key in ring.writes if key in saved)
         for place, entry in enumerate(entries):
             body.load(place, entry)
             body.write(place, entry)
@@ -147,8 +185,18 @@ class BufferLifetimes:
     def alloc(self, key: str) -> Alloc:
         """Return the allocation of a buffer; finished gradients have the dtype of their stacks."""
         buffer = self.buffers[key]
-        one = Alloc(key, self.size(key), buffer.category, padding_bytes(buffer, self.sizes))
+        nbytes, padded = self.size(key), padding_bytes(buffer, self.sizes)
+        if key in self._kernels.tensors:
+            tiled = nbytes * self._lanes(key)
+            nbytes, padded = tiled, padded + tiled - nbytes
+        one = Alloc(key, nbytes, buffer.category, padded)
         return self._as_gradient(one, key) if key in self.finished else one
+
+    def _lanes(self, key: str) -> Number:
+        """Return the bytes of a tensor with the elements of a head in the lanes, over its own."""
+        local = self.buffers[key].local
+        width = self.sizes.extent(local.dims[-1], local.split().get(local.dims[-1], ()))
+        return -(-width // LANES) * LANES / width
 
     def _as_gradient(self, one: Alloc, key: str) -> Alloc:
         """Return the allocation in the dtype in which gradients are kept for the optimizer."""
@@ -184,6 +232,16 @@ class BufferLifetimes:
             stack = self._as_gradient(self._stack(key, loop_node.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
             life.allocs.append(stack)
+
+    def allocated_ahead(self, gradients: Collection[str]) -> tuple[Alloc, ...]:
+        """Return what an iteration of the last body has before the first: results of its rings.
+
+        A ring for one of the `gradients` adds up two parts, one for each direction.
+        """
+        seconds = (
+            replace(self.alloc(key), tensor=_second(key)) for key in self.ahead if key in gradients
+        )
+        return (*self.ahead.values(), *seconds)
 
     @property
     def layer_gradients(self) -> dict[str, str]:
@@ -247,6 +305,10 @@ class BufferLifetimes:
 
     def _stack(self, key: str, trips: int, category: str) -> Alloc:
         one = self.alloc(key)
+        dims = self.buffers[key].local.dims
+        if dims and dims[-1] in self._kernels.dims and any(map(is_sequence, dims)):
+            tiled = self.size(key) * self._lanes(key)
+            one = replace(one, bytes=tiled, padded=one.padded + tiled - one.bytes)
         return Alloc(f"{key} x{trips}", trips * one.bytes, category, trips * one.padded)
 
 
@@ -315,9 +377,9 @@ class _BodyLifetimes:
     def write(self, place: int, entry: Entry) -> None:
         """Allocate the entry's results, or write them over operands without a later reader."""
         over = self._overwritten(place, entry)
+        whole = whole_sums(entry)
         if isinstance(entry, LoopNode) and not entry.scan.unrolled:
             self._enter(place, entry)
-        whole = whole_sums(entry)
         for key in entry.writes:
             if key in self.names and isinstance(entry, LoopNode):
                 continue
@@ -479,10 +541,14 @@ def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str
     }
 
 
-def _allocated_ahead(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Return the results of rings that have their buffers before the first iteration."""
-    rings = (e for e in entries if isinstance(e, CollectiveMatmul) and e.ahead)
-    return tuple(key for ring in rings for key in ring.writes)
+def _is_ahead(entry: Entry) -> bool:
+    """Return True for a ring whose result has its buffer before the first iteration."""
+    return isinstance(entry, CollectiveMatmul) and entry.ahead
+
+
+def _second(key: str) -> str:
+    """Return the name of the other accumulator of a ring that scatters: one for each direction."""
+    return f"{key} (other way)"
 
 
 def _sliced_by_reader(entries: Sequence[Entry]) -> dict[str, str]:

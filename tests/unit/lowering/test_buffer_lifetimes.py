@@ -171,17 +171,13 @@ def test_a_saved_tensor_is_copied_out_of_its_stack_while_a_layer_reads_it(name: 
 
 
 def test_a_loop_holds_what_it_stacks_and_reads_and_its_neighbours_do_not() -> None:
-    """Its stacks begin with it, and end with the last loop to read them.
-
-    What it carries is in the buffer that it began with.
-    """
+    """Its results and stacks begin with it; what it is the last to read ends with it."""
     body = plain({"fsdp": 16})
     forward, backward = loop(body, "layers"), loop(body, "layers/d")
-    assert [alloc.tensor for alloc in forward.allocs] == ["layer/layer_in x3"]
-    assert set(backward.frees) == {"layer/layer_in x3"}
+    assert [alloc.tensor for alloc in forward.allocs] == ["layers_out", "layer/layer_in x3"]
+    assert set(backward.frees) == {"d(layers_out)", "layer/layer_in x3"}
     beside = {alloc.tensor for op in body if not isinstance(op, Loop) for alloc in op.allocs}
     assert not beside & {"layers_out", "layer/layer_in x3", "d(embedded)"}
-    assert {"layer/layer_in", "bwd/d(layer/layer_out)"} <= beside
 
 
 def test_the_buffers_of_a_body_of_rings_alone_are_those_of_its_rings() -> None:
@@ -196,6 +192,39 @@ def test_the_buffers_of_a_body_of_rings_alone_are_those_of_its_rings() -> None:
         result.step_time_s
         > simulate(model, plan.replace(without_passes=[]), result.pod).step_time_s
     )
+
+
+PLAIN_MLP = {"gated": False, "activation": "gelu"}
+
+
+def test_a_gradient_computes_the_activation_function_that_is_recomputed() -> None:
+    """One buffer as wide as the MLP is alive: a ring needs its operand, and two operands stay."""
+    backward = loop(plain({"data": 16}, small(**PLAIN_MLP), seq_len=128), "layers/d").body
+    assert "bwd/layer/mlp_hidden" not in all_taken(backward)
+    assert taken(named(backward, "bwd/layer/wi")) == {"bwd/layer/mlp_in": 8 * HIDDEN}
+    order = [op.name for op in backward]
+    assert order.index("bwd/layer/wo_mlp/dw") < order.index("bwd/layer/wo_mlp/dx")
+    assert "bwd/d(layer/mlp_in)" not in all_taken(backward)
+    for mesh, model in (({"fsdp": 16}, PLAIN_MLP), ({"data": 16}, {})):
+        held = loop(plain(mesh, small(**model), seq_len=2048), "layers/d").body
+        assert "bwd/layer/mlp_hidden" in all_taken(held)
+
+
+def test_the_gradient_runs_later_without_its_pass() -> None:
+    without = ["gradient-before-overwrite"]
+    backward = loop(
+        plain({"data": 16}, small(**PLAIN_MLP), without_passes=without), "layers/d"
+    ).body
+    order = [op.name for op in backward]
+    assert order.index("bwd/layer/wo_mlp/dw") > order.index("bwd/layer/wo_mlp/dx")
+    assert "bwd/d(layer/mlp_in)" in all_taken(backward)
+
+
+def test_a_norm_that_is_recomputed_has_no_buffer_either() -> None:
+    backward = loop(plain({"data": 16}), "layers/d").body
+    assert not {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} & all_taken(backward)
+    rings = loop(plain({"fsdp": 16}, seq_len=2048), "layers/d").body
+    assert {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} <= all_taken(rings)
 
 
 def test_what_a_loop_carries_has_one_buffer() -> None:
@@ -231,34 +260,22 @@ def test_row_sums_of_a_kernel_that_runs_again_are_held_for_each_lane(
         assert order.index(last) < order.index("bwd/layer/attention/d")
 
 
-PLAIN_MLP = {"gated": False, "activation": "gelu"}
-
-
-def test_a_gradient_computes_the_activation_function_that_is_recomputed() -> None:
-    """One buffer as wide as the MLP is alive: a ring needs its operand, and two operands stay."""
-    backward = loop(plain({"data": 16}, small(**PLAIN_MLP)), "layers/d").body
-    assert "bwd/layer/mlp_hidden" not in all_taken(backward)
-    assert taken(named(backward, "bwd/layer/wi")) == {"bwd/layer/mlp_in": HIDDEN}
-    order = [op.name for op in backward]
-    assert order.index("bwd/layer/wo_mlp/dw") < order.index("bwd/layer/wo_mlp/dx")
-    assert "bwd/d(layer/mlp_in)" not in all_taken(backward)
-    for mesh, model in (({"fsdp": 16}, PLAIN_MLP), ({"data": 16}, {})):
-        held = loop(plain(mesh, small(**model), seq_len=2048), "layers/d").body
-        assert "bwd/layer/mlp_hidden" in all_taken(held)
-
-
-def test_the_gradient_runs_later_without_its_pass() -> None:
-    without = ["gradient-before-overwrite"]
-    backward = loop(
-        plain({"data": 16}, small(**PLAIN_MLP), without_passes=without), "layers/d"
-    ).body
-    order = [op.name for op in backward]
+def test_a_gradient_that_is_larger_than_its_operand_does_not_run_first() -> None:
+    """A matrix of 64 x 256 is larger than 16 tokens of 256."""
+    model = small(**PLAIN_MLP)
+    order = [op.name for op in loop(plain({"data": 16}, model, seq_len=16), "layers/d").body]
     assert order.index("bwd/layer/wo_mlp/dw") > order.index("bwd/layer/wo_mlp/dx")
-    assert "bwd/d(layer/mlp_in)" in all_taken(backward)
 
 
-def test_a_norm_that_is_recomputed_has_no_buffer_either() -> None:
-    backward = loop(plain({"data": 16}), "layers/d").body
-    assert not {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} & all_taken(backward)
-    rings = loop(plain({"fsdp": 16}, seq_len=2048), "layers/d").body
-    assert {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} <= all_taken(rings)
+@pytest.mark.parametrize(("head_dim", "times"), [(64, 2), (128, 1), (256, 1)])
+def test_kernels_have_the_elements_of_a_head_in_the_lanes(head_dim: int, times: int) -> None:
+    """And stacks of what is saved, but not the queries that are copied into this layout."""
+    model = small(attention="flash", heads=2, kv_heads=2, head_dim=head_dim)
+    body = plain({"data": 16}, model, seq_len=128, save=["context", "q"])
+    heads = 2 * 128 * 2 * head_dim
+    layers = loop(body, "layers")
+    assert taken(named(layers.body, "layer/attention")) == {"layer/context": times * heads}
+    assert taken(named(layers.body, "layer/wq")) == {"layer/q": heads}
+    stacks = {a.tensor: a.bytes for op in body for a in getattr(op, "allocs", ())}
+    for name in ("q", "context"):
+        assert stacks[f"layer/{name} x{layers.trips}"] == times * heads * layers.trips
