@@ -62,7 +62,7 @@ class MemoryTwin(Twin):
     @property
     def held_out(self) -> bool:
         """True for the third of a kind that rules are judged on, and not learnt from."""
-        return self.number in _held_out(self.number // 100)
+        return is_held_out(self.number)
 
 
 Drawn = tuple[str, dict[str, Any], dict[str, Any], str]
@@ -76,6 +76,11 @@ def numbers() -> Iterator[int]:
 
 def _number(kind: int, place: int) -> int:
     return 10000 * ROUND + 100 * kind + place
+
+
+def is_held_out(number: int) -> bool:
+    """Return True for a number of the third that is held out."""
+    return number in _held_out(number // 100)
 
 
 @cache
@@ -112,7 +117,7 @@ def _with_batch(twin: MemoryTwin, times: int) -> MemoryTwin:
 
 
 def _filled(twin: MemoryTwin, share: float) -> MemoryTwin:
-    """Return the twin with the largest batch that needs no more than a share of HBM, by its plan.
+    """Return the twin with about the largest batch that needs no more than a share of HBM.
 
     What a plan needs is nearly linear in its batch.
     """
@@ -120,7 +125,7 @@ def _filled(twin: MemoryTwin, share: float) -> MemoryTwin:
     low, high = 1, 2
     while high < 4096 and _needed(_with_batch(twin, high)) <= wanted:
         low, high = high, 2 * high
-    while high - low > 1:
+    while high - low > max(1, low // 16):
         middle = (low + high) // 2
         low, high = (
             (middle, high) if _needed(_with_batch(twin, middle)) <= wanted else (low, middle)

@@ -1,8 +1,8 @@
 """Compile the sample about HBM: python memory_rows.py [--kinds NAME ...] [--count N]
 
-Rows to learn from go to `memory.jsonl`. Those that are held out are sealed, as text that nobody
-reads by accident, in `memory_sealed.txt`, and nothing of them is printed but that they are there:
-`open_held_out.py` opens them, once. A run continues where the last one ended.
+Rows to learn from go to `memory.parquet`, at the end of a run. Those that are held out are sealed,
+as text that nobody reads by accident, in `memory_sealed.txt`, and nothing of them is printed but
+that they are there: `open_held_out.py` opens them, once. A run continues where the last one ended.
 """
 
 import argparse
@@ -18,15 +18,24 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from memory import KINDS, LARGEST, MemoryTwin, draw, numbers
+import pandas as pd
+from memory import KINDS, LARGEST, MemoryTwin, draw, is_held_out, numbers
 from sample import FLAGS
 
 TIME_LIMIT_S = 150.0
+PER_PROCESS = 20
+"""Rows of a process, whose memory grows with each."""
+
 BUFFERS = 12
 """The largest buffers of a program that a row keeps."""
 
 HERE = Path(__file__).parent
-OPEN, SEALED = HERE / "memory.jsonl", HERE / "memory_sealed.txt"
+TABLE, JOURNAL, SEALED = (
+    HERE / name for name in ("memory.parquet", "memory.jsonl", "memory_sealed.txt")
+)
+WRITTEN = ("model", "plan", "versions", "buffers", "compared")
+"""Columns of the table that are JSON."""
+
 _NEEDS = re.compile(
     r"memory required for [^(]*\(([\d.]+)(\w)\) exceeds available HBM \(([\d.]+)(\w)\)"
 )
@@ -128,8 +137,21 @@ def unsealed(line: str) -> dict[str, Any]:
 
 
 def open_rows() -> list[dict[str, Any]]:
-    """Return the rows to learn from."""
-    return [json.loads(line) for line in _lines(OPEN)]
+    """Return the rows to learn from: of the table, and of the journal of a run that was ended."""
+    rows = pd.read_parquet(TABLE).to_dict("records") if TABLE.exists() else []
+    for row in rows:
+        row |= {name: json.loads(row[name]) for name in WRITTEN}
+    known = {row["number"] for row in rows}
+    journal = map(json.loads, _lines(JOURNAL))
+    return [*rows, *(row for row in journal if row["number"] not in known)]
+
+
+def write_table() -> None:
+    """Write the rows to learn from as a table, in place of the journal."""
+    rows = sorted(open_rows(), key=lambda row: int(row["number"]))
+    written = [row | {name: json.dumps(row.get(name)) for name in WRITTEN} for row in rows]
+    pd.DataFrame(written).to_parquet(TABLE, compression="zstd", index=False)
+    JOURNAL.unlink(missing_ok=True)
 
 
 def sealed_rows() -> list[dict[str, Any]]:
@@ -142,7 +164,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def main() -> None:
-    """Compile what is missing of the sample."""
+    """Compile what is missing of the sample, the third that is held out first."""
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--kinds", choices=KINDS, nargs="*", default=list(KINDS))
     given.add_argument("--count", type=int, default=10**6, help="rows of this run at most")
@@ -150,16 +172,18 @@ def main() -> None:
     done = {row["number"] for row in [*open_rows(), *sealed_rows()]}
     kinds = [list(KINDS).index(kind) for kind in asked.kinds]
     missing = [n for n in numbers() if n not in done and n // 100 % 100 in kinds]
-    context = get_context("spawn")
-    with ProcessPoolExecutor(1, context, max_tasks_per_child=25) as pool:
-        for row in pool.map(row_of, missing[: asked.count]):
-            if row is not None:
-                _keep(row)
+    missing = sorted(missing, key=lambda number: not is_held_out(number))[: asked.count]
+    for first in range(0, len(missing), PER_PROCESS):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            for row in pool.map(row_of, missing[first : first + PER_PROCESS]):
+                if row is not None:
+                    _keep(row)
+    write_table()
 
 
 def _keep(row: dict[str, Any]) -> None:
     hidden = row["held_out"]
-    with (SEALED if hidden else OPEN).open("a") as file:
+    with (SEALED if hidden else JOURNAL).open("a") as file:
         file.write((sealed(row) if hidden else json.dumps(row)) + "\n")
     print(_line(row), file=sys.stderr, flush=True)
 

@@ -101,8 +101,9 @@ def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
     fused = entry.epilogue and entry.phase is not Phase.BACKWARD
     for part in entry.parts if fused else (entry,):
         group = _group(part)
-        inside = {*entry.reads, *entry.writes}.issuperset(part.reads)
-        if group is not None and inside and not (group.alone or group.scatters):
+        if group is None or group.alone or group.scatters:
+            continue
+        if {*entry.reads, *entry.writes}.issuperset(part.reads):
             yield part
 
 

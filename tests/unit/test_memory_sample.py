@@ -1,0 +1,50 @@
+"""The sample about HBM of plan_vs_compiler: what is held out, sealed and opened once."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from plan_vs_compiler import module
+
+
+@pytest.fixture
+def opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    found = module("open_held_out")
+    monkeypatch.setattr(found, "OPENINGS", tmp_path / "openings.json")
+    return found
+
+
+def test_a_third_of_each_kind_is_held_out() -> None:
+    memory = module("memory")
+    numbers = list(memory.numbers())
+    held = [number for number in numbers if memory.is_held_out(number)]
+    kinds = [number // 100 for number in held]
+    assert len(held) * 3 == len(numbers) == 9 * len(memory.KINDS)
+    assert {kinds.count(kind) for kind in kinds} == {3}
+
+
+def test_sealed_and_open_rows_are_apart() -> None:
+    rows = module("memory_rows")
+    held = module("memory").is_held_out
+    assert not any(held(row["number"]) for row in rows.open_rows())
+    assert rows.unsealed(rows.sealed({"number": 7})) == {"number": 7}
+
+
+def test_errors_and_verdicts_by_kind(opening: ModuleType) -> None:
+    row = {"kind": "Muon", "plan": 90, "before": 50, "program": 100, "usable": 95, "refused": True}
+    found = opening.by_kind([row, row | {"plan": 100, "refused": False, "program": 80}])
+    assert found["Muon"]["median"] == pytest.approx(0.175)
+    assert found["Muon"]["wrong"] == 2
+    assert found["all"]["signed"] == pytest.approx(0.075)
+    assert found["int8"] == {"number": 0}
+
+
+def test_a_round_is_opened_once(opening: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record has the date, the commit and all numbers; another round is another third."""
+    opening.record([{"number": 10000}], {"now": {}}, {"libtpu": "0"})
+    (kept,) = json.loads(opening.OPENINGS.read_text())
+    assert {"round", "date", "commit", "versions", "now", "rows"} <= kept.keys()
+    monkeypatch.setattr("sys.argv", ["open_held_out.py"])
+    with pytest.raises(SystemExit, match="opened already"):
+        opening.main()
