@@ -1,6 +1,6 @@
 """Plans that do not fit, and whether the TPU compiler takes what tpusim suggests.
 
-    python experiments/making_it_fit/run.py --check
+    python experiments/making_it_fit/run.py --check --out making_it_fit
 
 Five models on four chips. Each plan is simulated; the first suggestion of its summary is exported
 and compiled by the TPU compiler (extra: xla), which says what it needs of HBM. Without `--check`
@@ -8,8 +8,12 @@ nothing is compiled, and the table has the suggestions alone.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.figure import Figure
 
 import tpusim as ts
 
@@ -44,7 +48,7 @@ PLANS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("vit-g/14", "v4:2x2x2"): {"mesh": {"data": 8}, "global_batch": 1024, "remat": "none"},
     ("vit-g/14", "v5e:2x4"): {"mesh": {"data": 8}, "global_batch": 256},
     ("vit-g/14", "v6e:2x4"): {"mesh": {"data": 8}, "global_batch": 1024, "remat": "minimal"},
-    ("vit-g/14", "7x:2x2x1"): {"mesh": {"data": 8}, "global_batch": 4096, "remat": "none"},
+    ("vit-g/14", "7x:2x2x1"): {"mesh": {"data": 8}, "global_batch": 1024, "remat": "none"},
 }
 """The plan of each model on a slice of each chip."""
 
@@ -110,15 +114,45 @@ def line(row: Row) -> str:
     )
 
 
+def figure(found: Sequence[Row]) -> Figure:
+    """Return the figure: what each plan needs before and after, over what there is."""
+    drawn = Figure(figsize=(7.5, 5.5), layout="constrained")
+    axes = drawn.subplots()
+    at = range(len(found))[::-1]
+    before, after = ([each / row.have for each, row in zip(of, found, strict=True)] for of in (
+        [row.before for row in found], [row.after for row in found]))  # fmt: skip
+    axes.hlines(at, after, before, color="0.8", zorder=0)
+    axes.plot(before, at, "o", color="tab:red", label="the plan")
+    axes.plot(after, at, "o", color="tab:blue", label="with the first suggestion")
+    took = [(row.compiled / row.have, y) for row, y in zip(found, at, strict=True) if row.compiled]
+    if took:
+        axes.plot(*zip(*took, strict=True), "x", color="black", label="by the compiler")
+    axes.axvline(1.0, color="0.5", linewidth=1)
+    axes.set_yticks(at, [f"{row.model} on {row.pod}" for row in found], fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xticks([0.25, 0.5, 1, 2, 4, 8], ["1/4", "1/2", "1", "2", "4", "8"], minor=False)
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("HBM needed, over what the compiler can use")
+    axes.legend(fontsize=8)
+    return drawn
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compile each suggestion")
+    parser.add_argument("--out", type=Path, help="the folder of the figure")
     asked = parser.parse_args()
     print("| model | slice | needs | first suggestion | step | needs then | compiled | compiler |")
     print("| --- | --- | ---: | --- | ---: | ---: | ---: | --- |")
+    found = []
     for row in rows(check=asked.check):
+        found.append(row)
         print(line(row), flush=True)
+    if asked.out is not None:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context({"svg.hashsalt": "tpusim"}):
+            figure(found).savefig(asked.out / "making_it_fit.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

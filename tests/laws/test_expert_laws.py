@@ -186,7 +186,11 @@ def test_exchanges_move_the_bytes_of_the_closed_form(expert: int, way: dict[str,
 def test_more_skew_is_never_faster(
     expert: int, seed: int, skews: list[float], exchange: str
 ) -> None:
-    plan = plan_of({"expert": expert, "fsdp": 8 // expert}, seed=seed, expert_exchange=exchange)
+    """Nor is less held, where the order of a layer is the same: more rows are freed sooner."""
+    plan = plan_of(
+        {"expert": expert, "fsdp": 8 // expert}, seed=seed, expert_exchange=exchange,
+        without_passes=["weight-gradients-last"],
+    )  # fmt: skip
     model, pod = moe(embed=256, expert_mlp=512, layers=2), pod_for(plan)
     placement = placements(pod, plan.mesh)[0]
     results = [
@@ -195,7 +199,7 @@ def test_more_skew_is_never_faster(
     ]  # fmt: skip
     for less, more in pairwise(results):
         assert less.step_time_s <= more.step_time_s
-        assert less.hbm_peak_bytes <= more.hbm_peak_bytes
+        assert less.timeline.memory[0].peak_bytes <= more.timeline.memory[0].peak_bytes
         assert less.flops == more.flops
 
 

@@ -21,7 +21,9 @@ def loss_plan(**keys: Any) -> Plan:
 
 
 def peak(pod: Slice = V5P, model: Transformer = MODEL, **keys: Any) -> float:
-    return simulate(model, loss_plan(**keys), pod).hbm_peak_bytes / LOGITS
+    """The bytes of buffers at the peak, without those between them."""
+    result = simulate(model, loss_plan(**keys), pod)
+    return (result.hbm_peak_bytes - result.memory_bytes.get("fragmentation", 0)) / LOGITS
 
 
 @pytest.mark.parametrize("mesh", [{"fsdp": 16}, {"data": 4, "fsdp": 4}, {"fsdp": 4, "tensor": 4}])
@@ -122,6 +124,7 @@ def test_rows_of_a_tied_table_are_exchanged_and_it_is_gathered_for_the_head() ->
     [
         ("v4", "2x2x4", {"fsdp": 16}, True),
         ("v6e", "4x4", {"fsdp": 16}, False),
+        ("7x", "2x2x2", {"fsdp": 16}, False),
         ("v5p", "2x2x4", {"fsdp": 4, "tensor": 4}, False),
         ("v5p", "2x2x4", {"data": 4, "fsdp": 4}, False),
     ],
@@ -153,3 +156,32 @@ def test_the_cast_shard_of_a_head_is_freed_by_its_gather() -> None:
     assert freed["head/cast"] == "all-gather/head@fsdp"
     assert freed["embedding/cast"] == "embed"
     assert freed["cast_weights"].startswith("update/")
+
+
+@pytest.mark.parametrize(
+    ("chip", "shape", "batch", "held"),
+    [
+        ("v4", "2x2x4", 16, True),
+        ("v5p", "2x2x4", 16, True),
+        ("v6e", "4x4", 16, False),
+        ("v5p", "2x2x4", 32, False),
+    ],
+)
+def test_the_gradient_of_one_sequence_is_computed_once(
+    chip: str, shape: str, batch: int, held: bool
+) -> None:
+    """Without rings, where it is larger than the head's gradient."""
+    keys = {"mesh": {"data": 4, "fsdp": 4}, "global_batch": batch}
+    allocs = [
+        alloc.tensor
+        for op, _ in flat(program_of(MODEL, loss_plan(**keys), Slice(chip, shape)).body)
+        for alloc in op.allocs
+    ]
+    assert ("d(logits)" in allocs) == held
+    shorter = loss_plan(**keys, seq_len=1024)
+    allocs = [
+        alloc.tensor
+        for op, _ in flat(program_of(MODEL, shorter, Slice(chip, shape)).body)
+        for alloc in op.allocs
+    ]
+    assert "d(logits)" not in allocs

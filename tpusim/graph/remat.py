@@ -5,13 +5,14 @@ backward pass still needs, found by reachability: an operation whose results are
 (a layer's last projection) drops out by itself.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
 from tpusim.base.value_checks import check_flag, check_names, check_words
+from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.function import COPY
 from tpusim.graph.ops import Op
@@ -67,9 +68,9 @@ class Remat:
         """True if no checkpoint and no loop says what is saved, so that the compiler chooses.
 
         It keeps what is in memory anyway, the results of matmuls and kernels and what kernels
-        read, and those of activation functions, which the matmul before them writes too (six plans
-        of four and eight layers on v4, v5p and v6e), and computes other element-wise groups in
-        whatever reads their results: no residuals of
+        read, those of activation functions, which the matmul before them writes too, and norms
+        (3 f + 8 e a layer in plans of four and eight layers on v4, v5p and v6e). It computes
+        other element-wise groups in whatever reads their results: no residuals of
         JAX's linearisation are written (four layers on v5p 2x2x4, v6e 4x4 and 7x 2x2x2 need 0.68 to
         0.84 of the HBM of a scan; all that is no matmul takes a quarter to a half of the time that
         residuals would, libtpu 0.0.42.1).
@@ -114,7 +115,8 @@ def recompute(
 ) -> tuple[tuple[Op, ...], tuple[Tensor, ...]]:
     """Return the forward operations to run again before `backward`, and the tensors to save.
 
-    in_readers: element-wise groups run in the operations that read their results.
+    in_readers: element-wise groups run in the operations that read their results, if these are not
+        in memory anyway.
     """
     maker = {tensor.name: op for op in body for tensor in op.outputs}
     wanted = [t for op in backward for t in op.inputs if t.role is TensorRole.ACTIVATION]
@@ -123,7 +125,10 @@ def recompute(
     while wanted:
         tensor = wanted.pop()
         op = maker.get(tensor.name)
-        if op is None or keeps(op, tensor):
+        kept = op is None or keeps(op, tensor)
+        if op is not None and in_readers:
+            kept = _is_in_memory(op, tensor, body, maker, kept)
+        if op is None or kept:
             saved.setdefault(tensor.name, tensor)
         elif tensor.name not in again:
             again.add(tensor.name)
@@ -135,6 +140,21 @@ def recompute(
     if in_readers:
         ops = [replace(op, inlined=True) if isinstance(op, Pointwise) else op for op in ops]
     return tuple(ops), tuple(saved[name] for name in sorted(saved))
+
+
+def _is_in_memory(
+    op: Op, tensor: Tensor, body: tuple[Op, ...], maker: Mapping[str, Op], kept: bool
+) -> bool:
+    """Return True for what is in HBM anyway: see `Remat.left_to_compiler`.
+
+    A norm is, if matmuls alone read it; a copy of what an attention kernel made is not.
+    """
+    if not isinstance(op, Pointwise):
+        return kept
+    if op.function == COPY:
+        return kept and not isinstance(maker.get(op.inputs[0].name), Attention)
+    readers = (each for each in body if tensor in each.inputs)
+    return kept or (bool(op.over) and all(isinstance(each, Einsum) for each in readers))
 
 
 def check_saved_names(remat: Remat, tensors: Iterable[Tensor]) -> None:

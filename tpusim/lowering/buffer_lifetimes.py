@@ -19,6 +19,7 @@ from tpusim.lowering.fused_results import fused_results
 from tpusim.lowering.key_gradients import read_beside_sums, whole_sums
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
+from tpusim.lowering.row_sums import row_sums
 from tpusim.partition import DTYPE_BYTES, STATE, ComputeNode, LoopNode, Node, Sizes
 from tpusim.program import Alloc, CollectiveKind, Mode, Number
 
@@ -78,7 +79,7 @@ class BufferLifetimes:
     whole: weight -> the whole gradient of a layer that is held, see `_sliced_by_reader`.
     taken_over: gradient -> the given buffer that it was written over.
     names: of the last body, the name under which each buffer was allocated.
-    ahead: of the last body, the buffers that were allocated for all iterations before the first.
+    ahead: of the last body, the buffers that are there for all iterations before the first.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class BufferLifetimes:
         self.taken_over: dict[str, str] = {}
         self.whole: dict[str, str] = {}
         self.names: dict[str, str] = {}
-        self.ahead: Sequence[str] = ()
+        self.ahead: dict[str, Alloc] = {}
         self._saved: dict[str, str] = {}
         self._kernels = _Kernels.of(nodes)
 
@@ -132,13 +133,21 @@ class BufferLifetimes:
         apart = loop_node is not None and loop_node.scan.unrolled
         first = len(passes[0]) if apart else 0
         saved, read = self._left_apart(loop_node, entries)
-        self.ahead = _allocated_ahead(entries) if apart else ()
-        read |= dict(zip(self.ahead, self.ahead, strict=True))
+        rings = {i: e for i, e in enumerate(entries) if apart and _is_ahead(e)}
+        self.ahead = {
+            key: saved.get(key, self.alloc(key)) for ring in rings.values() for key in ring.writes
+        }
+        read |= {key: key for key in self.ahead}
         waits = self._waiting_inputs(loop_node, passes)
-        before = {**dict.fromkeys(given), **read, **{key: a.tensor for key, a in waits.items()}}
-        body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved)
+        carried = {} if apart or loop_node is None else self.carries(loop_node)
+        before = {**dict.fromkeys((*given, *carried.values())), **read}
+        before |= {key: a.tensor for key, a in waits.items()}
+        body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved, carried)
         if waits:
             body.lives[first].allocs.extend(waits.values())
+        body.saved = {key: one for key, one in saved.items() if key not in self.ahead}
+        for place, ring in rings.items():
+            body.lives[place].frees.extend(_second(key) for key in ring.writes if key in saved)
         for place, entry in enumerate(entries):
             body.load(place, entry)
             body.write(place, entry)
@@ -146,11 +155,28 @@ class BufferLifetimes:
                 self._stacks(entry, body.lives[place])
             if isinstance(entry, HostCopy):
                 body.leave(place, entry)
+        for begin, end, sums in row_sums(entries, self.buffers, self.sizes):
+            body.lives[begin].allocs.append(sums)
+            body.lives[end].frees.append(sums.tensor)
         if body.saved:
             body.lives[first].allocs.extend(body.saved.values())
         self.names = body.names
         rest = iter(body.lives)
         return [[next(rest) for _ in one] for one in passes]
+
+    def carries(self, loop_node: LoopNode) -> dict[str, str]:
+        """Return what an iteration leaves to the next, each with the buffer that it enters in.
+
+        Left out is what no iteration reads, and what changes its size on the way.
+        """
+        read = {key for node in loop_node.body for key in node.reads}
+        ways = zip(loop_node.reads, loop_node.carried, loop_node.writes, strict=False)
+        return {
+            left: entered
+            for before, (entered, left), after in ways
+            if entered in read and left != entered
+            if all(bool(self.size(k) == self.size(entered)) for k in (before, left, after))
+        }
 
     def size(self, key: str) -> Number:
         """Return the bytes of a buffer on one device."""
@@ -206,6 +232,16 @@ class BufferLifetimes:
             stack = self._as_gradient(self._stack(key, loop_node.scan.trips, "gradients"), key)
             self.gradients[weight] = stack.tensor
             life.allocs.append(stack)
+
+    def allocated_ahead(self, gradients: Collection[str]) -> tuple[Alloc, ...]:
+        """Return what an iteration of the last body has before the first: results of its rings.
+
+        A ring for one of the `gradients` adds up two parts, one for each direction.
+        """
+        seconds = (
+            replace(self.alloc(key), tensor=_second(key)) for key in self.ahead if key in gradients
+        )
+        return (*self.ahead.values(), *seconds)
 
     @property
     def layer_gradients(self) -> dict[str, str]:
@@ -296,8 +332,10 @@ class _BodyLifetimes:
         outside: Collection[str],
         given: Mapping[str, str | None],
         saved: Mapping[str, Alloc],
+        carried: Mapping[str, str],
     ) -> None:
         """given: each with the name under which it was allocated; None if it is its own."""
+        self.carried = carried
         self.memory = memory
         self.entries = entries
         self.saved = dict(saved)
@@ -307,7 +345,7 @@ class _BodyLifetimes:
         self.lives = [BufferEvents() for _ in entries]
         self.names: dict[str, str] = {}
         late = pipelined_results(entries)
-        fused = fused_results(entries, self.kept)
+        fused = fused_results(entries, self.kept.union(carried))
         self.inside = fused.in_readers(memory.size, memory.sizes.group)
         self.added = fused.terms
         self.last = {
@@ -315,8 +353,9 @@ class _BodyLifetimes:
             for place, entry in enumerate(entries)
             for read in entry.reads
             for key in self._held_for(read)
-            if key not in late
+            if key not in late and not (isinstance(entry, HostCopy) and self._enters(key))
         }
+        self.last = {**dict.fromkeys(carried.values(), 0), **self.last}
         self.last |= _sliced_late(entries, memory.finished)
         for key, place in read_beside_sums(entries, memory.sizes.kernel.fused).items():
             self.last[key] = max(self.last[key], place)
@@ -339,7 +378,11 @@ class _BodyLifetimes:
         """Allocate the entry's results, or write them over operands without a later reader."""
         over = self._overwritten(place, entry)
         whole = whole_sums(entry)
+        if isinstance(entry, LoopNode) and not entry.scan.unrolled:
+            self._enter(place, entry)
         for key in entry.writes:
+            if key in self.names and isinstance(entry, LoopNode):
+                continue
             in_place = self.memory.buffers[key].category == STATE
             taken = in_place or key in self.outside or key in self.memory.ahead
             if taken or key in self.inside:
@@ -348,12 +391,76 @@ class _BodyLifetimes:
                 self.names[key] = self.names[self.added[key]]
                 continue
             end = None if key in self.kept else self.last.get(key, place)
+            if key in self.carried:
+                self._leave_to_next(place, key, over.get(key, ""))
+                continue
             self.names[key] = over.get(key, key)
             if key in over:
                 self.lives[place].frees.remove(over[key])
                 self._give_back(over[key], end)
             else:
                 self._take(key, place, end, whole.get(key))
+
+    def _enter(self, place: int, loop_node: LoopNode) -> None:
+        """Give a loop the buffers of what it carries, in which its last iteration leaves them."""
+        pairs = zip(loop_node.reads, loop_node.writes, loop_node.carried, strict=False)
+        carried = self.memory.carries(loop_node)
+        for before, after, (entered, left) in pairs:
+            if left not in carried:
+                continue
+            own = before not in self.kept and self.last.get(before) == place
+            if own and self.names.get(before) == before and before not in self.given:
+                self._rename(before, entered)
+                self.lives[place].frees.remove(before)
+            else:
+                self.lives[place].allocs.append(replace(self.memory.alloc(before), tensor=entered))
+            if after not in self.kept:
+                self.names[after] = entered
+                self._give_back(entered, self.last.get(after, place))
+
+    def _leave_to_next(self, place: int, key: str, over: str) -> None:
+        """Leave a result to the next iteration, which finds it in the buffer that it enters in.
+
+        While this iteration still reads that buffer, the result has one of its own.
+        """
+        entered = self.carried[key]
+        self.names[key] = entered
+        if over != entered and self._enters(over):
+            over = ""
+        if over:
+            self.lives[place].frees.remove(over)
+        else:
+            self.lives[place].allocs.append(self.memory.alloc(key))
+        if over == entered:
+            return
+        begin, one = self._allocated(over or key)
+        end = next(i for i, life in enumerate(self.lives) if entered in life.frees)
+        if not (on_core(self.entries[begin]) and on_core(self.entries[end])):
+            self.lives[begin].allocs.remove(one)
+            self.lives[end].frees.remove(entered)
+        elif begin > end:
+            self._rename(one.tensor, entered)
+        else:
+            self.lives[end].frees.remove(entered)
+            self.lives[end].frees.append(one.tensor)
+
+    def _allocated(self, name: str) -> tuple[int, Alloc]:
+        return next(
+            (place, one)
+            for place, life in enumerate(self.lives)
+            for one in life.allocs
+            if one.tensor == name
+        )
+
+    def _enters(self, key: str) -> bool:
+        """Return True for what an iteration begins with, and the next one writes over."""
+        return key in self.carried.values()
+
+    def _rename(self, old: str, new: str) -> None:
+        for life in self.lives:
+            life.allocs[:] = [
+                replace(one, tensor=new) if one.tensor == old else one for one in life.allocs
+            ]
 
     def _held_for(self, key: str) -> Sequence[str]:
         """Return the buffers that a reader of `key` needs: what it computes it of, if it does."""
@@ -362,7 +469,7 @@ class _BodyLifetimes:
 
     def leave(self, place: int, copy: HostCopy) -> None:
         """Return the copy of an iteration's input, which the next iteration writes over."""
-        if self.names.keys() >= set(copy.reads):
+        if all(key in self.names and not self._enters(key) for key in copy.reads):
             return
         before = (i for i in range(place) if on_core(self.entries[i]))
         one = replace(self.memory.alloc(copy.key), tensor=leaving_copy(copy.key))
@@ -436,10 +543,14 @@ def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str
     }
 
 
-def _allocated_ahead(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Return the results of rings that have their buffers before the first iteration."""
-    rings = (e for e in entries if isinstance(e, CollectiveMatmul) and e.ahead)
-    return tuple(key for ring in rings for key in ring.writes)
+def _is_ahead(entry: Entry) -> bool:
+    """Return True for a ring whose result has its buffer before the first iteration."""
+    return isinstance(entry, CollectiveMatmul) and entry.ahead
+
+
+def _second(key: str) -> str:
+    """Return the name of the other accumulator of a ring that scatters: one for each direction."""
+    return f"{key} (other way)"
 
 
 def _sliced_by_reader(entries: Sequence[Entry]) -> dict[str, str]:

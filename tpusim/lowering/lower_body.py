@@ -168,7 +168,8 @@ class BodyLowerer:
             passes = [list(part) for part in layer_parts(passes[0])]
         lives = self.memory.lives(passes, kept, loads, outside, given, loop_node)
         if loop_node is not None:
-            self.ahead[loop_node.name] = tuple(map(self.memory.alloc, self.memory.ahead))
+            of_weights = dict(loop_node.gradients).values()
+            self.ahead[loop_node.name] = self.memory.allocated_ahead(of_weights)
         whole = list(chain.from_iterable(passes))
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))

@@ -97,7 +97,8 @@ class Change(ShortRepr):
             return ""
         need, have = format_bytes(self.hbm_peak_bytes), format_bytes(self.hbm_bytes)
         but = "does not fit" if self.fit is not Fit.BORDERLINE else "may not fit"
-        return f", but {but}: {need} of {have}"
+        odds = "" if self.fit_odds is None else f", as {self.fit_odds:.0%} of such plans do"
+        return f", but {but}: {need} of {have}{odds}"
 
     def facts(self) -> dict[str, Any]:
         """Return the change as plain data."""

@@ -1,8 +1,7 @@
 """Plans on larger slices of the same chip, whose mesh has the further devices on one axis."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
-from typing import NamedTuple
 
 from tpusim.base.errors import TpusimError
 from tpusim.hardware import DCN_PREFIX, Slice, default_shape, format_shape, legal_shapes
@@ -18,17 +17,6 @@ LAST_AXES = (*STAGE_AXES, "expert", "context")
 """Axes that are not made larger: what they divide has a number of its own."""
 
 
-class LargerPlan(NamedTuple):
-    """A plan on a larger slice.
-
-    axis: of the mesh, that got the devices.
-    """
-
-    pod: Slice
-    plan: Plan
-    axis: str
-
-
 def larger_slices(pod: Slice) -> Iterator[Slice]:
     """Yield the slices of the chip with a multiple of the chips of a slice, the smallest first."""
     now = pod.topology.chips
@@ -41,13 +29,15 @@ def larger_slices(pod: Slice) -> Iterator[Slice]:
                 continue
 
 
-def larger_plans(plan: Plan, before: Slice, pod: Slice) -> Iterator[LargerPlan]:
-    """Yield the plans with the devices of a larger slice on one axis, the usual one first."""
+def larger_axes(mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the axes that may get the devices of a larger slice, the usual one first."""
+    known = [axis for axis in FIRST_AXES if axis in mesh]
+    others = [axis for axis in mesh if axis not in LAST_AXES and not axis.startswith(DCN_PREFIX)]
+    return tuple(dict.fromkeys((*known, *others, *NEW_AXES)))
+
+
+def on_larger(plan: Plan, before: Slice, pod: Slice, axis: str) -> Plan:
+    """Return a plan on a larger slice, whose devices an axis of the mesh gets."""
     times = pod.topology.chips // before.topology.chips
-    axes = [axis for axis in FIRST_AXES if axis in plan.mesh]
-    axes += [axis for axis in plan.mesh if axis not in (*axes, *LAST_AXES)]
-    axes += [axis for axis in NEW_AXES if axis not in axes]
-    for axis in axes:
-        if not axis.startswith(DCN_PREFIX):
-            mesh = dict(plan.mesh) | {axis: plan.mesh.get(axis, 1) * times}
-            yield LargerPlan(pod, plan.replace(mesh=mesh, placement=None), axis)
+    mesh = {**plan.mesh, axis: plan.mesh.get(axis, 1) * times}
+    return plan.replace(mesh=mesh, placement=None)

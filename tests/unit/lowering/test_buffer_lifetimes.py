@@ -171,11 +171,12 @@ def test_a_saved_tensor_is_copied_out_of_its_stack_while_a_layer_reads_it(name: 
 
 
 def test_a_loop_holds_what_it_stacks_and_reads_and_its_neighbours_do_not() -> None:
-    """Its results and stacks begin with it; what it is the last to read ends with it."""
+    """Its stacks begin with it, what it is the last to read ends with it, its carry has one buffer.
+    """
     body = plain({"fsdp": 16})
     forward, backward = loop(body, "layers"), loop(body, "layers/d")
-    assert [alloc.tensor for alloc in forward.allocs] == ["layers_out", "layer/layer_in x3"]
-    assert set(backward.frees) == {"d(layers_out)", "layer/layer_in x3"}
+    assert [alloc.tensor for alloc in forward.allocs] == ["layer/layer_in x3"]
+    assert set(backward.frees) == {"layer/layer_in x3"}
     beside = {alloc.tensor for op in body if not isinstance(op, Loop) for alloc in op.allocs}
     assert not beside & {"layers_out", "layer/layer_in x3", "d(embedded)"}
 
@@ -225,6 +226,37 @@ def test_a_norm_that_is_recomputed_has_no_buffer_either() -> None:
     assert not {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} & all_taken(backward)
     rings = loop(plain({"fsdp": 16}, seq_len=2048), "layers/d").body
     assert {"bwd/layer/attn_norm", "bwd/layer/mlp_norm"} <= all_taken(rings)
+
+
+def test_what_a_loop_carries_has_one_buffer() -> None:
+    """Of it, an iteration leaves the next one's; until it has read its own there are two."""
+    body = plain({"data": 16}, remat="full")
+    backward = loop(body, "layers/d").body
+    assert "bwd/d(layer/layer_out)" in all_taken(body)
+    assert {"d(layers_out)", "d(embedded)"}.isdisjoint(all_taken(body))
+    taken_inside = [a.tensor for op in backward for a in getattr(op, "allocs", ())]
+    freed_inside = [name for op in backward for name in getattr(op, "frees", ())]
+    assert sorted(taken_inside) == sorted(freed_inside)
+
+
+@pytest.mark.parametrize(
+    ("remat", "attention", "held"), [("full", "flash", 1), ("none", "flash", 0), ("full", "dot", 0)]
+)
+def test_row_sums_of_a_kernel_that_runs_again_are_held_for_each_lane(
+    remat: str, attention: str, held: int
+) -> None:
+    """Until the backward kernel: in f32, 128 times."""
+    model = small(vocab=512, attention=attention, head_dim=128)
+    backward = loop(plain({"data": 16}, model, remat=remat), "layers/d").body
+    sums = [a for op in backward for a in getattr(op, "allocs", ()) if "row sums" in a.tensor]
+    assert len(sums) == held
+    for one in sums:
+        output = next(a for op in backward for a in op.allocs if a.tensor == "bwd/layer/context")
+        assert one.bytes == output.bytes / 2 / 128 * 128 * 4
+        (last,) = freed_by(backward, one.tensor)
+        order = [op.name for op in backward]
+        assert order.index("bwd/layer/mlp_norm/d") < order.index(last)
+        assert order.index(last) < order.index("bwd/layer/attention/d")
 
 
 def test_a_gradient_that_is_larger_than_its_operand_does_not_run_first() -> None:

@@ -56,7 +56,8 @@ def test_what_is_filled_takes_of_the_room() -> None:
 
 def test_passes_go_through_the_room_and_kernels_and_exchanges_do_not() -> None:
     mean, all_of_it = (
-        works(plan_of(MESH, expert_buffer=factor)) for factor in (1.0, 0.0)
+        works(plan_of(MESH, expert_buffer=factor, without_passes=["weight-gradients-last"]))
+        for factor in (1.0, 0.0)
     )  # fmt: skip
     assert mean.keys() == all_of_it.keys()
     changed = {name for name in mean if mean[name] != all_of_it[name]}

@@ -1,8 +1,11 @@
 """What makes a plan fit: what is tried, in which order, what it costs, and its words."""
 
+import json
 import time
+from pathlib import Path
 
 import pytest
+from commands import said
 from plans import plan_of, small
 
 import tpusim as ts
@@ -54,7 +57,6 @@ def test_what_is_not_needed_is_taken_back() -> None:
     model = ts.models.load("llama3-8b")
     plan = ts.Plan(mesh={"fsdp": 16}, **LONG)
     first = ways_of(simulate(model, plan, "v5e-16")).ways[0]
-    assert first.kind is WayKind.TRAINING
     for dropped in range(len(first.settings)):
         kept = [text for at, text in enumerate(first.settings) if at != dropped]
         without = simulate(model, changed_plan(plan, kept), "v5e-16")
@@ -105,3 +107,23 @@ def test_the_search_ends_after_a_few_seconds(remat: str) -> None:
     began = time.process_time()
     assert ways_of(result).tried > 5
     assert time.process_time() - began < 8
+
+
+def test_the_reason_names_what_needs_least_and_the_largest_slice() -> None:
+    plan = ts.Plan(mesh={"fsdp": 256}, seq_len=8192, global_batch=256)
+    ways = ways_of(simulate("deepseek-v3", plan, "v5e-256"))
+    assert not ways.ways
+    assert "and v5e has no larger slice; the least need is" in ways.why
+    assert str(ways).startswith(f"to fit      none of {ways.tried} plans")
+
+
+def test_json_of_a_run_has_its_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the settings of the first, on the command line, give its numbers."""
+    file = tmp_path / "run.toml"
+    ts.write_run(file, "deepseek-v3", ts.Plan(**MOE), "7x:4x4x8")
+    first = json.loads(said(["advise", str(file), "--json"], capsys)[1])["to_fit"]["ways"][0]
+    settings = [word for setting in first["settings"] for word in ("--set", setting)]
+    again = json.loads(said(["simulate", str(file), *settings, "--json"], capsys)[1])
+    for key in ("step_time_s", "hbm_peak_bytes", "fit", "fit_odds"):
+        assert again[key] == first[key]
+    assert again["to_fit"] is None

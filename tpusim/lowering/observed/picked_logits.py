@@ -11,7 +11,7 @@ from tpusim.base.phase import Phase
 from tpusim.graph import Pointwise, Tensor
 from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.operand_dtypes import conversion, tensor_dtype
-from tpusim.partition import ComputeNode, Layout, Node
+from tpusim.partition import ComputeNode, Node
 from tpusim.plan import Axes
 
 FLAT_TILE = 1024
@@ -29,11 +29,12 @@ def pick_logits(nodes: Sequence[Node], body: Body) -> list[Node]:
     place, converted, and copied back (libtpu 0.0.42.1: 31 of 31 programs with labels by index on
     v4, v5e, v5p, v6e and 7x; `take_along_axis` gathers too, and its gradient is fused, 6 of 6).
 
-    With one sequence on a device, whose dimension is dropped, and logits that fill whole tiles of
-    one dimension, which are gathered without a copy, the gather runs last, as nothing but the value
-    of the loss needs it. The logits in f32 are held until then, and the gradient of the others is
-    written over them (6 of 6 programs on v5e, v5p, v6e and 7x, but for the latter on 7x; 6 of 6
-    with two sequences, and 3 of 3 of other vocabularies, gather at once).
+    With one sequence on a device, whose dimension is dropped, a pass of its own casts the logits.
+    Where those of a token fill whole tiles of one dimension, which are gathered without a copy, the
+    gather then runs last, as nothing but the value of the loss needs it: the logits in f32 are held
+    until then, and the gradient of the others is written over them (6 of 6 programs on v5e, v5p,
+    v6e and 7x, but for the latter on 7x; of two sequences, or of other vocabularies, 9 of 9 gather
+    at once).
     """
     result: list[Node] = []
     last: list[Node] = []
@@ -44,9 +45,10 @@ def pick_logits(nodes: Sequence[Node], body: Body) -> list[Node]:
         elif node.phase is Phase.BACKWARD:
             result.extend(_scattered(node, body))
         else:
-            gather = _gathered(node, result, body)
             local = body.buffers[node.reads[0]].local
-            late = body.ask(_fills_tiles_alone, local.dims, local.layout)
+            alone = body.ask(_is_alone, local.dims[0], local.layout[0])
+            gather = _gathered(node, result, body, apart=alone)
+            late = alone and body.ask(_fills_tiles, local.dims[-1], local.layout[-1])
             (last if late else result).append(gather)
             over_logits |= {f"{node.name}/d"} if late else set()
             result.append(node)
@@ -57,12 +59,13 @@ def _picks(node: ComputeNode) -> bool:
     return isinstance(node.op, Pointwise) and bool(node.op.picks)
 
 
-def _fills_tiles_alone(decisions: LoweringDecisions, dims: Axes, layout: Layout) -> bool:
-    """Return True if logits are of one sequence and each token's fill whole tiles."""
-    sequences, *_, words = (
-        decisions.sizes.extent(*each) for each in zip(dims, layout, strict=True)
-    )
-    return bool(sequences == 1) and bool(words % FLAT_TILE == 0)
+def _is_alone(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
+    """Return True if a device has one element of a dimension."""
+    return bool(decisions.sizes.extent(dim, axes) == 1)
+
+
+def _fills_tiles(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
+    return bool(decisions.sizes.extent(dim, axes) % FLAT_TILE == 0)
 
 
 def _element_by_element(node: Node) -> Node:
@@ -72,8 +75,11 @@ def _element_by_element(node: Node) -> Node:
     return replace(node, op=replace(node.op, over=()))
 
 
-def _gathered(loss: ComputeNode, before: list[Node], body: Body) -> ComputeNode:
-    """Return the gather of a loss, whose operand what makes the logits writes too."""
+def _gathered(loss: ComputeNode, before: list[Node], body: Body, *, apart: bool) -> ComputeNode:
+    """Return the gather of a loss, whose operand what makes the logits writes too.
+
+    apart: a cast of its own makes it.
+    """
     assert isinstance(loss.op, Pointwise)
     logits, ids = loss.op.inputs[:2]
     source = loss.reads[0]
@@ -81,7 +87,7 @@ def _gathered(loss: ComputeNode, before: list[Node], body: Body) -> ComputeNode:
         place, maker = next((i, one) for i, one in enumerate(before) if source in one.writes)
         wide = f"{source} {WIDE}"
         body.buffers[wide] = replace(body.buffers[source], dtype=WIDE)
-        if isinstance(maker, ComputeNode):
+        if isinstance(maker, ComputeNode) and not apart:
             before[place] = replace(maker, writes=(*maker.writes, wide))
         else:
             cast = conversion(replace(logits, dtype=WIDE), logits.dtype, loss.phase)

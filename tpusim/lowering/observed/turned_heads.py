@@ -9,16 +9,16 @@ from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.partition import ComputeNode
 from tpusim.plan import Axes
 
-_AS_IT_IS = "v6e"
-"""The generation whose rings read it in the layout in which the other matmul does."""
+_AS_IT_IS = ("v6e", "7x")
+"""The generations whose rings read it in the layout in which the other matmul does."""
 
 
 def turn_heads(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Insert a copy of the gradient of the logits into the layout that the ring of a table reads.
 
     The rows of the ring's result are words, which the gradient has last. The copy runs as soon as
-    the gradient of the norm is there, also where the ring waits for the layers (20 of 20 programs
-    on v4, v5e, v5p and 7x, none of 7 on v6e, libtpu 0.0.42.1).
+    the gradient of the norm is there, also where the ring waits for the layers (19 of 19 programs
+    on v4, v5e and v5p, none of 8 on v6e and 7x, libtpu 0.0.42.1).
     """
     result = list(entries)
     for ring in [entry for entry in entries if _of_table(entry)]:
@@ -47,7 +47,7 @@ def _of_table(entry: Entry) -> bool:
 
 def _is_turned(decisions: LoweringDecisions, axes: Axes) -> bool:
     rolled = bool(decisions.sizes.group(axes) > UNROLLED_RING)
-    return rolled and decisions.chip.generation != _AS_IT_IS
+    return rolled and decisions.chip.generation not in _AS_IT_IS
 
 
 def _copy(ring: ComputeNode, key: str, turned: str) -> ComputeNode:

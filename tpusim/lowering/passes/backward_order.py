@@ -102,8 +102,8 @@ def _placed_ring(ring: CollectiveMatmul, body: Body) -> CollectiveMatmul:
         return ring
     beside = _gathers_beside(body.over(ring.collective.axes))
     reduces = ring.collective.purpose is Purpose.GRADIENT
-    adds_up = ring.phase is Phase.BACKWARD and ring.collective.purpose is Purpose.WEIGHT
-    return replace(ring, waits=reduces and not beside, ahead=adds_up and beside)
+    backward = ring.phase is Phase.BACKWARD
+    return replace(ring, waits=reduces and not beside, ahead=backward and beside)
 
 
 def gathers_before_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
