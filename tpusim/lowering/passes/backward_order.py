@@ -35,6 +35,7 @@ from tpusim.partition import (
     Purpose,
     is_across,
 )
+from tpusim.plan import Axes
 from tpusim.program import CollectiveKind, Mode
 
 
@@ -154,10 +155,10 @@ def _waits(entry: Entry, body: Body) -> bool:
     heads are where this says with them, and those of 4 published configurations).
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
-    sharded within sequences (11 of 13), over axes that shard experts (8 of 12), and with MaxText's
-    flags (4 of 4). Of layers that are not scanned it waits if they save more than their inputs (3
-    of 3; with these alone none of 7, with MaxText's flags and sharded sequences too). Others run at
-    once: 135 of 152 on v4 to v6e.
+    sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
+    over axes that shard experts (8 of 12), and with MaxText's flags (4 of 4). Of layers that are
+    not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
+    with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to v6e.
     """
     if _reduces_beside_core(body):
         return isinstance(entry, ComputeNode | CollectiveMatmul)
@@ -165,7 +166,7 @@ def _waits(entry: Entry, body: Body) -> bool:
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
         flagged = body.compiler.style == "maxtext"
-        return flagged or _shards_sequences(entry.compute) or _sends_over_experts(entry, body)
+        return flagged or _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
     return isinstance(entry, ComputeNode) and (
         _fetches_beside_core(body)
         or _is_gathered_along_result(entry, body)
@@ -174,8 +175,17 @@ def _waits(entry: Entry, body: Body) -> bool:
     )
 
 
-def _shards_sequences(compute: ComputeNode) -> bool:
-    return any(axes and is_sequence(dim) for dim, axes in compute.split)
+def _shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
+    """Return True if a device has a part of one sequence, and no other."""
+    split = dict(ring.compute.split)
+    if not any(axes and is_sequence(dim) for dim, axes in split.items()):
+        return False
+    batch = ring.compute.op.inputs[0].dims[0]
+    return body.ask(_is_one, batch, split.get(batch, ()))
+
+
+def _is_one(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
+    return bool(decisions.sizes.extent(dim, axes) <= 1)
 
 
 def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
