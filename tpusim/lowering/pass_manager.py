@@ -37,6 +37,7 @@ from tpusim.lowering.passes.collective_modes import choose_modes
 from tpusim.lowering.passes.gather_quantised import gather_quantised
 from tpusim.lowering.passes.gradient_before_overwrite import gradient_before_overwrite
 from tpusim.lowering.passes.halos import both_ways, exchange_halos, kernel_gradients_first
+from tpusim.lowering.passes.head_gradient_first import head_gradient_first
 from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
 from tpusim.lowering.passes.quantise import insert_quantisations
@@ -90,6 +91,9 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
+    described(
+        "head-gradient-first", head_gradient_first, lambda body: _compiled(body) and not body.looped
+    ),
     described("gradient-before-overwrite", gradient_before_overwrite, _compiled),
     described(
         "rings-after-layers",

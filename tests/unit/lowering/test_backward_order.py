@@ -141,3 +141,15 @@ def test_the_head_waits_while_more_than_the_inputs_of_layers_is_fetched(
     """As the compiler has Llama 3.1 8B on v6e 2x4, with and without MaxText's flags."""
     plan = plan_of({"data": 16}, global_batch=128, remat="full", offload=offload, style=style)
     assert head_waits(plan) is waits
+
+
+@pytest.mark.parametrize(
+    ("pod", "without", "first"),
+    [("v5e", [], True), ("v6e", [], False), ("v5e", ["observed"], False)],
+)
+def test_on_v5e_the_whole_gradient_of_the_head_comes_before_that_of_its_input(
+    pod: str, without: list[str], first: bool
+) -> None:
+    plan = plan_of({"data": 4, "fsdp": 4}, global_batch=256, without_passes=without)
+    names = [op.name for op in any_program_of(small(), plan, Slice(pod, "4x4")).body]
+    assert (names.index("logits/dw") < names.index("logits/dx")) is first
