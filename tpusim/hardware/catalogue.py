@@ -63,7 +63,7 @@ _OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "power", "price"} | {
     *("host_cpus", "host_bytes"),
     *("max_cubes", "any_order", "wrap_length", "twistable"),
     *("libtpu_name", "libtpu_config", "pair_gathers", "pair_reductions", "pair_scatters"),
-    *("short_ring", "asynchronous_permutes", "head_gradient"),
+    *("short_ring", "asynchronous_permutes"),
 }
 
 

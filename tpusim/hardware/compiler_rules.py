@@ -15,7 +15,6 @@ _NAMED = {"unit": WORD}
 _AMONG: dict[str, tuple[str, ...]] = {
     "mesh_order": get_args(MeshOrder),
     **dict.fromkeys(("pair_gathers", "pair_reductions", "pair_scatters"), ("", "nd", "ring")),
-    "head_gradient": ("", "first"),
 }
 
 
@@ -40,8 +39,6 @@ class CompilerRules:
     short_ring: bytes up to which an all-reduce over eight devices, on as many chips, is one ring.
     asynchronous_permutes: chips of the largest slice on which permutes of plain programs are
         asynchronous; None if they are on all.
-    head_gradient: `first` if the head's gradient, where no ring makes it, is multiplied before that
-        of the head's input; empty if after it.
     """
 
     mesh_order: MeshOrder = field(default="torus", metadata=_NAMED)
@@ -54,7 +51,6 @@ class CompilerRules:
     pair_scatters: str = field(default="", metadata=_NAMED)
     short_ring: float = field(default=0.0, metadata=BYTES | OR_ZERO)
     asynchronous_permutes: int | None = field(default=None, metadata=COUNTED | OR_ZERO)
-    head_gradient: str = field(default="", metadata=_NAMED)
 
     def __post_init__(self) -> None:
         check_fields(self, "compiler")

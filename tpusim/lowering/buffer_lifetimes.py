@@ -345,7 +345,7 @@ class _BodyLifetimes:
         self.lives = [BufferEvents() for _ in entries]
         self.names: dict[str, str] = {}
         late = pipelined_results(entries)
-        fused = fused_results(entries, self.kept)
+        fused = fused_results(entries, self.kept.union(carried))
         self.inside = fused.in_readers(memory.size, memory.sizes.group)
         self.added = fused.terms
         self.last = {
@@ -425,6 +425,8 @@ class _BodyLifetimes:
         """
         entered = self.carried[key]
         self.names[key] = entered
+        if over != entered and self._enters(over):
+            over = ""
         if over:
             self.lives[place].frees.remove(over)
         else:

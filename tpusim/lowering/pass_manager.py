@@ -30,6 +30,7 @@ from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
     gathers_before_layers,
     gradients_after_loop,
+    head_gradient_first,
     rings_after_layers,
     weight_gradients_last,
 )
@@ -37,7 +38,6 @@ from tpusim.lowering.passes.collective_modes import choose_modes
 from tpusim.lowering.passes.gather_quantised import gather_quantised
 from tpusim.lowering.passes.gradient_before_overwrite import gradient_before_overwrite
 from tpusim.lowering.passes.halos import both_ways, exchange_halos, kernel_gradients_first
-from tpusim.lowering.passes.head_gradient_first import head_gradient_first
 from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
 from tpusim.lowering.passes.quantise import insert_quantisations
@@ -92,7 +92,9 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
     described(
-        "head-gradient-first", head_gradient_first, lambda body: _compiled(body) and not body.looped
+        "head-gradient-first",
+        head_gradient_first,
+        lambda body: not body.looped and _compiled(body),
     ),
     described("gradient-before-overwrite", gradient_before_overwrite, _compiled),
     described(

@@ -6,7 +6,7 @@ from plans import any_program_of, loop, plan_of, small
 from tpusim.hardware import Slice
 from tpusim.program import Collective, Compute, Mode, Op
 
-KEYS = 2 * 1024 * 8 * 8
+KEYS = 2 * 1024 * 8 * 128
 """Bytes of the keys of a sequence, all in one device."""
 
 SUMS = tuple(f"reduce-scatter/bwd/d(layer/{each}_kernel)@context" for each in "kv")
@@ -15,7 +15,7 @@ SUMS = tuple(f"reduce-scatter/bwd/d(layer/{each}_kernel)@context" for each in "k
 def backward(chip: str, **changes: object) -> tuple[Op, ...]:
     pod = {"7x": Slice("7x", "2x2x2"), "v5p": Slice("v5p", "2x2x4")}[chip]
     plan = plan_of({"fsdp": 2, "context": 8}, global_batch=2, seq_len=1024, **changes)
-    model = small(attention="flash", kv_heads=8, head_dim=8, heads=8)
+    model = small(attention="flash", kv_heads=8, head_dim=128, heads=8)
     return loop(any_program_of(model, plan, pod).body, "layers/d").body
 
 
