@@ -142,3 +142,17 @@ def test_the_head_waits_while_more_than_the_inputs_of_layers_is_fetched(
     """As the compiler has Llama 3.1 8B on v6e 2x4, with and without MaxText's flags."""
     plan = plan_of({"data": 16}, global_batch=128, remat="full", offload=offload, style=style)
     assert head_waits(plan) is waits
+
+
+@pytest.mark.parametrize(
+    ("chip", "without", "first"),
+    [("v5e", [], True), ("v5e", ["head-gradient-first"], False), ("v6e", [], False)],
+)
+def test_the_gradient_of_the_head_is_multiplied_first_on_v5e(
+    chip: str, without: list[str], first: bool
+) -> None:
+    """So the gathered head is held beside its whole gradient."""
+    plan = plan_of({"data": 4, "fsdp": 4}, seq_len=1024, without_passes=without)
+    program = any_program_of(small(vocab=512), plan, Slice(chip, "4x4"))
+    names = [op.name for op in program.body if isinstance(op, Compute)]
+    assert (names.index("logits/dw") < names.index("logits/dx")) is first
