@@ -27,6 +27,7 @@ from tpusim.program.ops import (
     TopOp,
     Transfer,
     walk_allocs,
+    walk_ops,
 )
 from tpusim.program.program import Program
 
@@ -112,14 +113,17 @@ class _BufferWalk:
     def _run_loop(self, loop: Loop) -> None:
         self.now += 1
         self._take(loop.allocs)
-        before, moved = self._held(), Counter[str]()
-        for left in reversed(range(loop.trips)):
+        before, moved, reach = self._held(), Counter[str](), 0
+        for turn in range(loop.trips):
             self.run(loop.body)
             after = self._held()
             moved, last = Counter(after), moved
             moved.subtract(before)
-            if not any(moved.values()) or moved == last:
-                self._repeat(moved, left)
+            if not any(moved.values()):
+                break
+            reach = reach or 1 + _reach(loop.body)
+            if moved == last and turn > reach:
+                self._repeat(moved, loop.trips - 1 - turn)
                 break
             before = after
         self._free(loop.frees)
@@ -176,6 +180,11 @@ class _BufferWalk:
                 self.given += size
             start = starts.pop(0) if starts else 0
             self.buffers.append(HeapBuffer(start, self.now, size))
+
+
+def _reach(body: Sequence[Op]) -> int:
+    """Return the iterations that the longest dependency reaches back."""
+    return max((dep.distance for op, _ in walk_ops(body) for dep in op.deps), default=0)
 
 
 def _beside_core(op: Single) -> bool:

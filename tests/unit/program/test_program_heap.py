@@ -90,6 +90,12 @@ def test_what_iterations_pile_up_is_there_until_a_later_loop_takes_it() -> None:
     assert kib(left, gone, op("5", "d", d=121)) == 40 * 3 + 2
 
 
+def test_copies_that_leave_two_iterations_later_do_not_pile_up() -> None:
+    """Each takes 4, which its copy frees, and waits for those but the last."""
+    body = (op("compute", "", (Dep("send", 2),), x=4), beside("send", "x"))
+    assert kib(loop(64, *body)) == 2 * 4
+
+
 def test_a_segment_has_its_heap_above_what_its_stage_holds() -> None:
     """Two microbatches keep 4 each; a backward pass frees one as it starts, and needs 2 and 3."""
     passes = (
