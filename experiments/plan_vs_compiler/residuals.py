@@ -102,7 +102,7 @@ def main() -> None:
     given.add_argument("--print", action="store_true", help="write nothing")
     asked = given.parse_args()
     with get_context("spawn").Pool(WORKERS) as pool:
-        rows = tuple(pool.map(residual, list(compared()), chunksize=8))
+        rows = tuple(pool.map(residual, list(compared()), chunksize=1))
     text = hbm_residuals_text(rows)
     if not asked.print:
         write_file(hbm_residuals_path(), text.encode())

@@ -61,6 +61,15 @@ def test_what_a_late_gather_holds() -> None:
     assert one["index"] == pytest.approx((two["index"] - head) / 2 + head + 1, abs=0.1)
 
 
+@pytest.mark.parametrize(("chip", "shape", "over"), [("v6e", "4x4", True), ("7x", "2x2x2", False)])
+def test_the_gradient_is_written_over_logits_of_the_same_tiles(
+    chip: str, shape: str, over: bool
+) -> None:
+    program = program_of(MODEL, loss_plan(loss_labels="take", global_batch=16), Slice(chip, shape))
+    made = [alloc.tensor for op, _ in flat(program.body) for alloc in op.allocs]
+    assert ("d(logits)" in made) != over
+
+
 @pytest.mark.parametrize("labels", ["mask", "take", "index"])
 def test_logits_in_f32_are_gathered_as_they_are(labels: str) -> None:
     """The gradient of a mask is in bf16, as the cast to f32 is not in the matmul."""

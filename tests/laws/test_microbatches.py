@@ -29,7 +29,7 @@ from tpusim.frames import MICROBATCHES
 from tpusim.hardware import Chip, Slice, load_chip
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program, Transfer
+from tpusim.program import Collective, CollectiveKind, Compute, Loop, Op, Program, TopOp, Transfer
 from tpusim.report import timeline_data
 from tpusim.report.figures.time_windows import TimeWindow
 from tpusim.results import Result
@@ -72,9 +72,19 @@ def named(body: tuple[Op, ...], prefix: str) -> list[Compute]:
     return [op for op in body if isinstance(op, Compute) and op.name.startswith(prefix)]
 
 
+def without_casts(op: TopOp) -> TopOp:
+    """The operation without what it allocates and frees of cast weights."""
+    allocs = tuple(a for a in getattr(op, "allocs", ()) if a.category != "cast weights")
+    frees = tuple(name for name in getattr(op, "frees", ()) if not name.endswith("/cast"))
+    return replace(op, allocs=allocs, frees=frees) if hasattr(op, "allocs") else op
+
+
 @pytest.mark.parametrize("mesh", MESHES)
 def test_the_loop_runs_the_program_of_one_microbatch(mesh: dict[str, int]) -> None:
-    """What is before and after it is there once; only who frees the gradients differs."""
+    """What is before and after it is there once; who frees gradients and cast weights differs.
+
+    The next microbatch reads cast weights again.
+    """
     whole = plan(mesh, 4)
     one = any_program_of(MODEL, of_one(whole), pod()).body
     many = any_program_of(MODEL, whole, pod()).body
@@ -85,7 +95,8 @@ def test_the_loop_runs_the_program_of_one_microbatch(mesh: dict[str, int]) -> No
     before = [op.name for op in one].index("gradient_norm")
     assert isinstance(batch, Transfer)
     part = replace(batch, bytes=batch.bytes / 4)
-    assert (part, cast, *repeated.body[: -len(additions)]) == one[:before]
+    body = (part, cast, *repeated.body[: -len(additions)])
+    assert [without_casts(op) for op in body] == [without_casts(op) for op in one[:before]]
     assert [op.work for op in named(tuple(updates), "update/")] == [
         op.work for op in named(one, "update/")
     ]

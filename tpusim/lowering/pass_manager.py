@@ -30,6 +30,7 @@ from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
     gathers_before_layers,
     gradients_after_loop,
+    head_gradient_first,
     rings_after_layers,
     weight_gradients_last,
 )
@@ -90,6 +91,11 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
+    described(
+        "head-gradient-first",
+        head_gradient_first,
+        lambda body: not body.looped and _compiled(body),
+    ),
     described("gradient-before-overwrite", gradient_before_overwrite, _compiled),
     described(
         "rings-after-layers",

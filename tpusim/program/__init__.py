@@ -13,6 +13,7 @@ from tpusim.program.grouped_matmul import equivalent_matmul as equivalent_matmul
 from tpusim.program.grouped_matmul import grouped_bytes_read as grouped_bytes_read
 from tpusim.program.grouped_matmul import kernel_rows as kernel_rows
 from tpusim.program.heap import HeapBuffer as HeapBuffer
+from tpusim.program.heap import largest_first_bytes as largest_first_bytes
 from tpusim.program.heap import packed_bytes as packed_bytes
 from tpusim.program.json_files import dumps as dumps
 from tpusim.program.json_files import loads as loads

@@ -3,15 +3,17 @@
 A buffer lives from the operation that allocates it to the one that frees it; what an asynchronous
 operation frees, to the first operation that waits for it. The order of issue is the compiler's
 schedule, so the heap depends on no time. The body of a loop is one computation whose buffers are
-placed once; where iterations hand buffers to later ones, it is walked until they hold the same.
+placed once; where iterations hand buffers to later ones, it is walked until they hold the same, or
+as much more as the one before.
 
 Segments of a pipeline are programs of their own: each has its heap above what its stage holds.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tpusim.program.heap import HeapBuffer, packed_bytes
 from tpusim.program.ops import (
@@ -25,9 +27,11 @@ from tpusim.program.ops import (
     TopOp,
     Transfer,
     walk_allocs,
-    walk_ops,
 )
 from tpusim.program.program import Program
+
+Packing: TypeAlias = Callable[[Iterable[HeapBuffer]], int]
+"""Returns how far up the heap of buffers reaches."""
 
 
 class _PartHeap(NamedTuple):
@@ -37,14 +41,17 @@ class _PartHeap(NamedTuple):
     rise: float
 
 
-def program_heap(program: Program) -> float:
-    """Return how far up the heap of a program reaches above its resident bytes."""
+def program_heap(program: Program, pack: Packing = packed_bytes) -> float:
+    """Return how far up the heap of a program reaches above its resident bytes.
+
+    pack: how buffers are placed.
+    """
     taken = walk_allocs(program.body, program.segments)
     sizes = {alloc.tensor: float(alloc.bytes) for _, allocs in taken for alloc in allocs}
-    heaps = {segment.name: _part_heap(segment.body, sizes) for segment in program.segments}
+    heaps = {segment.name: _part_heap(segment.body, sizes, pack) for segment in program.segments}
     level = top = 0.0
     for called, part in _parts(program.body):
-        heap = heaps[called] if called else _part_heap(part, sizes)
+        heap = heaps[called] if called else _part_heap(part, sizes, pack)
         top = max(top, level + heap.top)
         level += heap.rise
     return top
@@ -59,11 +66,11 @@ def _parts(body: Sequence[TopOp]) -> Iterator[tuple[str, Sequence[Op]]]:
             yield "", [op for op in ops if not isinstance(op, Call)]
 
 
-def _part_heap(body: Sequence[Op], sizes: Mapping[str, float]) -> _PartHeap:
+def _part_heap(body: Sequence[Op], sizes: Mapping[str, float], pack: Packing) -> _PartHeap:
     walk = _BufferWalk(sizes)
     walk.run(body)
     walk.finish()
-    return _PartHeap(packed_bytes(walk.buffers) - walk.given, walk.level)
+    return _PartHeap(pack(walk.buffers) - walk.given, walk.level)
 
 
 @dataclass(slots=True)
@@ -105,20 +112,31 @@ class _BufferWalk:
     def _run_loop(self, loop: Loop) -> None:
         self.now += 1
         self._take(loop.allocs)
-        before, turn, turns = self._held(), 0, loop.trips
-        while turn < turns:
+        before, moved = self._held(), Counter[str]()
+        for left in reversed(range(loop.trips)):
             self.run(loop.body)
-            turn += 1
             after = self._held()
-            if after == before:
+            moved, last = Counter(after), moved
+            moved.subtract(before)
+            if not any(moved.values()) or moved == last:
+                self._repeat(moved, left)
                 break
-            if turn == 1:
-                turns = min(turns, 2 + _reach(loop.body))
             before = after
         self._free(loop.frees)
 
-    def _held(self) -> tuple[float, int]:
-        return self.level, sum(map(len, self.waiting.values()))
+    def _held(self) -> Counter[str]:
+        """Return the instances of each tensor, and the runs that nothing has awaited yet."""
+        held = {tensor: len(starts) for tensor, starts in self.alive.items()}
+        return Counter(held | {f"{name} waits": len(runs) for name, runs in self.waiting.items()})
+
+    def _repeat(self, moved: Mapping[str, int], times: int) -> None:
+        """Move the counts of tensors as so many more iterations do, all at once."""
+        known = {tensor: times * moved[tensor] for tensor in self.sizes if moved.get(tensor)}
+        for tensor, count in known.items():
+            self._free([tensor] * -count)
+        self.now += 1
+        for tensor, count in known.items():
+            self._hold(tensor, count)
 
     def _issue(self, op: Single) -> None:
         number = self.order.setdefault(op.name, len(self.order))
@@ -135,8 +153,12 @@ class _BufferWalk:
 
     def _take(self, allocs: Iterable[Alloc]) -> None:
         for alloc in allocs:
-            self.level += self.sizes[alloc.tensor]
-            self.alive.setdefault(alloc.tensor, []).append(self.now)
+            self._hold(alloc.tensor, 1)
+
+    def _hold(self, tensor: str, count: int) -> None:
+        if count > 0:
+            self.level += count * self.sizes[tensor]
+            self.alive.setdefault(tensor, []).extend([self.now] * count)
 
     def _complete(self, name: str, left: int) -> None:
         """Free what all runs of an operation free but the last `left`."""
@@ -159,8 +181,3 @@ class _BufferWalk:
 def _beside_core(op: Single) -> bool:
     """Return True for an operation during which the core goes on."""
     return isinstance(op, Transfer) or (isinstance(op, Collective) and op.mode is Mode.ASYNC)
-
-
-def _reach(body: Sequence[Op]) -> int:
-    """Return the iterations that the longest dependency reaches back."""
-    return max((dep.distance for op, _ in walk_ops(body) for dep in op.deps), default=0)

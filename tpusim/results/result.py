@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tpusim.accuracy import ErrorRange, HbmOdds
@@ -21,7 +22,7 @@ from tpusim.costs import CostedProgram, cost_classes, cost_programs
 from tpusim.engine import BUBBLE as BUBBLE
 from tpusim.engine import LaneMemory, Timeline, whole_bytes
 from tpusim.hardware import Placement, Slice
-from tpusim.program import Flops, Program, Single, program_heap
+from tpusim.program import Flops, Program, Single, largest_first_bytes, program_heap
 from tpusim.results.advice import Advice
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO as PICO
@@ -100,7 +101,9 @@ class Result(ABC):
             its peak and the bytes lost between buffers.
         own: the fields of this kind of result alone.
         """
-        each = [held] if held else _held_by_lane(programs, timeline)
+        usable = pod.chip.device.hbm_usable_bytes
+        lanes = range(len(timeline.lanes))
+        each = [held or memory_held(_of(programs, at), timeline, at, usable) for at in lanes]
         lane = max(range(len(each)), key=lambda at: sum(each[at].values()))
         return cls(
             pod=pod,
@@ -109,7 +112,7 @@ class Result(ABC):
             breakdown_s={label: ps * PICO for label, ps in breakdown_ps(timeline).items()},
             flops=contents.flops,
             hbm_peak_bytes=sum(each[lane].values()),
-            hbm_bytes=pod.chip.device.hbm_usable_bytes,
+            hbm_bytes=usable,
             memory_bytes=each[lane],
             link_use=link_shares(timeline),
             programs=programs,
@@ -243,7 +246,9 @@ class Result(ABC):
     def idle_bytes(self, lane: int) -> int:
         """Return the bytes lost between the buffers of a lane's device."""
         return int(
-            memory_held(self.program_of(lane), self.timeline, lane).get(FRAGMENTATION_LABEL, 0)
+            memory_held(self.program_of(lane), self.timeline, lane, self.hbm_bytes).get(
+                FRAGMENTATION_LABEL, 0
+            )
         )
 
     def counted_bytes(self, lane: int, nbytes: int) -> int:
@@ -388,22 +393,30 @@ def resident_bytes(program: Program) -> int:
     return sum(whole_bytes(float(alloc.bytes)) for alloc in program.resident)
 
 
-def memory_held(program: Program, timeline: Timeline, lane: int = 0) -> dict[str, float]:
-    """Return whole bytes at the peak by category, the largest first, and those lost between."""
-    return _held_bytes(timeline.memory[lane], resident_bytes(program) + program_heap(program))
+def memory_held(
+    program: Program, timeline: Timeline, lane: int = 0, usable: float = inf
+) -> dict[str, float]:
+    """Return whole bytes at the peak by category, the largest first, and those lost between.
 
-
-def _held_by_lane(programs: Sequence[Program], timeline: Timeline) -> list[dict[str, float]]:
-    """Return what each lane holds at its peak."""
-    needs = [resident_bytes(program) + program_heap(program) for program in programs]
-    return [_held_bytes(memory, _of(needs, at)) for at, memory in enumerate(timeline.memory)]
-
-
-def _held_bytes(memory: LaneMemory, need: float) -> dict[str, float]:
-    """Return the bytes at the peak by category; what is needed beyond is lost between buffers."""
+    usable: bytes that the compiler can use; see `_needed_bytes`.
+    """
+    memory = timeline.memory[lane]
     held = Counter(memory.by_category())
-    held[FRAGMENTATION_LABEL] = max(0, int(need) - memory.peak_bytes)
+    held[FRAGMENTATION_LABEL] = _needed_bytes(program, memory, usable) - memory.peak_bytes
     return {category: float(nbytes) for category, nbytes in held.most_common() if nbytes}
+
+
+def _needed_bytes(program: Program, memory: LaneMemory, usable: float) -> int:
+    """Return the bytes that a lane needs: what it holds at its peak, and what lies between.
+
+    Buffers lie in the order of the program, or else the largest first if they do not fit; then
+    nothing lies between where no order could make them fit.
+    """
+    held, resident = memory.peak_bytes, resident_bytes(program)
+    need = resident + program_heap(program) if held <= usable else held
+    if need > usable >= held:
+        need = resident + program_heap(program, largest_first_bytes)
+    return max(held, int(need))
 
 
 COMPUTE_LABELS = ("matmul", "attention", "convolution", "vector")

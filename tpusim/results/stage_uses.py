@@ -106,7 +106,9 @@ def _called_stages(result: PlanResult) -> Iterator[StageUse]:
             other=tuple(others),
             unread=(),
             bubble_ps=_length(_spans(wait for wait in pauses if wait.label == BUBBLE_LABEL)),
-            hbm_peak_bytes=sum(memory_held(program, result.timeline, stage).values()),
+            hbm_peak_bytes=sum(
+                memory_held(program, result.timeline, stage, result.hbm_bytes).values()
+            ),
         )
 
 

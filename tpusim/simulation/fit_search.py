@@ -145,14 +145,15 @@ class _FitSearch:
 
     def _relaxed(self, trial: Trial) -> Trial:
         """Return a trial without what it does not need, move by move, the first one first."""
+        cost = self.trials.cost
         for made in trial.made:
             others = tuple(each for each in trial.made if each.move.name != made.move.name)
             without = self.trials.trial(others) if others else None
-            if without is not None and without.fits:
+            if without is not None and without.fits and cost(without) <= cost(trial):
                 trial = without
                 continue
             last = trial._replace(made=(*others, made))
-            trial = min((trial, self._weakest(last)), key=lambda each: each.step_s)
+            trial = min((trial, self._weakest(last)), key=cost)
         return trial
 
     def _saving(self, trial: Trial) -> Trial:

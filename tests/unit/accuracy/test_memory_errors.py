@@ -113,7 +113,7 @@ def test_the_ranges_of_the_package_hold_for_programs_left_out_of_them() -> None:
     left_out = list(hbm_errors().left_out())
     inside = fmean(log(odds.low) <= row.residual <= log(odds.high) for row, odds in left_out)
     assert 0.85 <= inside <= 0.96
-    for row, odds in left_out:
-        if odds.fits >= 0.95:
-            assert not row.refused, row
+    said = [row.refused for row, odds in left_out if odds.fits >= 0.95]
+    assert len(said) > len(left_out) / 2
+    assert fmean(said) <= 0.05
     assert hbm_odds(PLAN) == hbm_errors().odds(PLAN)

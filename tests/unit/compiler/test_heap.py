@@ -11,7 +11,7 @@ from tpusim.compiler import Compiled
 from tpusim.compiler.to_program.heap import TUPLE_TABLE, heap_bytes, output_bytes
 from tpusim.compiler.to_program.memory_profile import argument_allocs, buffer_changes
 from tpusim.hardware import parse_slice
-from tpusim.program import HeapBuffer, packed_bytes
+from tpusim.program import HeapBuffer, largest_first_bytes, packed_bytes
 from tpusim.simulation import replay
 
 K = 1024
@@ -51,6 +51,12 @@ def test_sizes_are_rounded_up_to_what_the_compiler_aligns():
     assert packed_bytes([HeapBuffer(1, 2, 1), HeapBuffer(1, 2, 513)]) == 512 + 1024
 
 
+def test_the_largest_first_leave_no_gap_that_the_order_leaves() -> None:
+    """4 and 5 KiB one after the other at the bottom, and 1 above them."""
+    rows = [HeapBuffer(1, 2, 4 * K), HeapBuffer(1, 9, K), HeapBuffer(3, 9, 5 * K)]
+    assert (packed_bytes(rows), largest_first_bytes(rows)) == (10 * K, 6 * K)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_the_heap_is_no_less_than_what_is_alive_and_no_more_than_all(seed: int) -> None:
     draw = random.Random(seed)
@@ -58,6 +64,8 @@ def test_the_heap_is_no_less_than_what_is_alive_and_no_more_than_all(seed: int) 
     rows = [(start, start + draw.randrange(12), draw.randint(1, 9)) for start in starts]
     alive = max(sum(kib for a, b, kib in rows if a <= t <= b) for t in range(60))
     assert alive <= of(*rows) <= sum(kib for *_, kib in rows)
+    largest = largest_first_bytes(HeapBuffer(a, b, kib * K) for a, b, kib in rows) // K
+    assert alive <= largest <= sum(kib for *_, kib in rows)
 
 
 def test_each_tuple_that_is_made_has_a_table() -> None:

@@ -103,20 +103,21 @@ def test_the_head_waits_where_its_gradient_is_reduced_beside_the_core(mesh: dict
 
 
 @pytest.mark.parametrize(
-    ("mesh", "changes", "waits"),
+    ("mesh", "sequences", "changes", "waits"),
     [
-        ({"fsdp": 16}, {}, False),
-        ({"fsdp": 4, "context": 4}, {}, True),
-        ({"fsdp": 8, "tensor": 2}, {}, False),
-        ({"fsdp": 8, "expert": 2}, {"experts": 4, "experts_per_token": 1}, True),
-        ({"fsdp": 16}, {"experts": 4, "experts_per_token": 1}, False),
+        ({"fsdp": 16}, 256, {}, False),
+        ({"fsdp": 4, "context": 4}, 4, {}, True),
+        ({"fsdp": 4, "context": 4}, 8, {}, False),
+        ({"fsdp": 8, "tensor": 2}, 256, {}, False),
+        ({"fsdp": 8, "expert": 2}, 256, {"experts": 4, "experts_per_token": 1}, True),
+        ({"fsdp": 16}, 256, {"experts": 4, "experts_per_token": 1}, False),
     ],
 )
-def test_a_ring_of_the_head_waits_over_parts_of_sequences_and_experts(
-    mesh: dict[str, int], changes: dict[str, int], waits: bool
+def test_a_ring_of_the_head_waits_over_parts_of_a_sequence_and_experts(
+    mesh: dict[str, int], sequences: int, changes: dict[str, int], waits: bool
 ) -> None:
-    """As in 135 of 152 programs for v4 to v6e, 11 of 13 and 8 of 12."""
-    plan = plan_of(mesh, global_batch=256, seq_len=1024)
+    """As in 135 of 152 programs for v4 to v6e, 9 of 13, 10 of 13 and 8 of 12."""
+    plan = plan_of(mesh, global_batch=sequences, seq_len=2**18 // sequences)
     names = [op.name for op in any_program_of(small(**changes), plan, Slice("v6e", "4x4")).body]
     assert "logits/dw/ring" in names
     assert (names.index("logits/dw/ring") > names.index("layers/d")) is waits
@@ -141,3 +142,17 @@ def test_the_head_waits_while_more_than_the_inputs_of_layers_is_fetched(
     """As the compiler has Llama 3.1 8B on v6e 2x4, with and without MaxText's flags."""
     plan = plan_of({"data": 16}, global_batch=128, remat="full", offload=offload, style=style)
     assert head_waits(plan) is waits
+
+
+@pytest.mark.parametrize(
+    ("chip", "without", "first"),
+    [("v5e", [], True), ("v5e", ["head-gradient-first"], False), ("v6e", [], False)],
+)
+def test_the_gradient_of_the_head_is_multiplied_first_on_v5e(
+    chip: str, without: list[str], first: bool
+) -> None:
+    """So the gathered head is held beside its whole gradient."""
+    plan = plan_of({"data": 4, "fsdp": 4}, seq_len=1024, without_passes=without)
+    program = any_program_of(small(vocab=512), plan, Slice(chip, "4x4"))
+    names = [op.name for op in program.body if isinstance(op, Compute)]
+    assert (names.index("logits/dw") < names.index("logits/dx")) is first

@@ -171,7 +171,7 @@ def test_a_saved_tensor_is_copied_out_of_its_stack_while_a_layer_reads_it(name: 
 
 
 def test_a_loop_holds_what_it_stacks_and_reads_and_its_neighbours_do_not() -> None:
-    """Its stacks begin with it, what it is the last to read ends with it, its carry has one buffer."""
+    """Stacks begin with it, what it is the last to read ends with it, a carry has one buffer."""
     body = plain({"fsdp": 16})
     forward, backward = loop(body, "layers"), loop(body, "layers/d")
     assert [alloc.tensor for alloc in forward.allocs] == ["layer/layer_in x3"]

@@ -192,3 +192,13 @@ def test_the_heads_ring_waits_where_layers_save_more_than_their_inputs(
 ) -> None:
     names = [op.name for op in result(**keys).program.body]
     assert (names.index("logits/dw/ring") > names.index("layers/d")) is waits
+
+
+def test_norms_that_rings_alone_read_are_made_in_their_layout() -> None:
+    """With saved results of matmuls, nothing else reads the norms again."""
+    for remat, norms, others in (("full", 2, 6), ("minimal", 0, 5)):
+        made = result(pod=Slice("7x", "2x2x2"), remat=remat)
+        names = [op.name for op in loop(made.program.body, "layers/d").body]
+        turned = [name for name in names if name.endswith(" turned")]
+        assert len([name for name in turned if "norm" in name]) == norms
+        assert len(turned) == norms + others

@@ -1,5 +1,6 @@
 """The heap of a program: lifetimes in the order of issue, worked out by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 from tpusim.base import Phase
@@ -79,6 +80,14 @@ def test_what_an_iteration_leaves_to_the_next_is_there_twice() -> None:
     assert kib(op("first", w=4), ahead, op("last", "w")) == 4
     overlapping = loop(9, beside("gather", w=4), op("multiply", "w"))
     assert kib(op("first", w=4), overlapping, op("last", "w")) == 8
+
+
+def test_what_iterations_pile_up_is_there_until_a_later_loop_takes_it() -> None:
+    """40 layers leave 3 each; nothing lies between what the same step leaves."""
+    left = loop(40, op("1", b=2, k=3), op("2", "b"))
+    gone = replace(loop(40, op("3", "c", c=1), op("4", "k")), name="gone")
+    assert kib(left, gone) == 40 * 3 + 2
+    assert kib(left, gone, op("5", "d", d=121)) == 40 * 3 + 2
 
 
 def test_a_segment_has_its_heap_above_what_its_stage_holds() -> None:

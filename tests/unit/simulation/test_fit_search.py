@@ -52,6 +52,16 @@ def test_the_last_answer_is_kept() -> None:
     assert f"fits with   {ways_of(result).ways[0].command}\n" in str(result)
 
 
+def test_a_sweep_searches_for_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(result: PlanResult) -> None:
+        raise AssertionError(f"{result.title} is asked for its ways")
+
+    monkeypatch.setattr(PlanResult, "ways_to_fit", refuse)
+    model, plan = ts.models.load("llama3-8b"), ts.Plan(mesh={"fsdp": 16}, **LONG)
+    space = ts.Space(base=plan, meshes=[{"fsdp": 16}])
+    assert not ts.sweep(model, space, "v5e-16", workers=1)["fits"].any()
+
+
 def test_what_is_not_needed_is_taken_back() -> None:
     """A single change is not followed by another that frees nothing that is needed."""
     model = ts.models.load("llama3-8b")

@@ -50,7 +50,8 @@ def pick_logits(nodes: Sequence[Node], body: Body) -> list[Node]:
             gather = _gathered(node, result, body, apart=alone)
             late = alone and body.ask(_fills_tiles, local.dims[-1], local.layout[-1])
             (last if late else result).append(gather)
-            over_logits |= {f"{node.name}/d"} if late else set()
+            if late and body.ask(_has_one_tiling):
+                over_logits.add(f"{node.name}/d")
             result.append(node)
     return [*result, *last]
 
@@ -66,6 +67,11 @@ def _is_alone(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
 
 def _fills_tiles(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
     return bool(decisions.sizes.extent(dim, axes) % FLAT_TILE == 0)
+
+
+def _has_one_tiling(decisions: LoweringDecisions) -> bool:
+    """Return True if a ring reads tiles as a matmul writes them: of 8 rows, on 7x of 16."""
+    return decisions.chip.generation != "7x"
 
 
 def _element_by_element(node: Node) -> Node:

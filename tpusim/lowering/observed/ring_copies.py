@@ -5,8 +5,9 @@ the other a matrix at a time: both in another layout than the matmuls before the
 chips that copy takes the place of what it is made of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from tpusim.graph import is_sequence
 from tpusim.lowering.body_entries import CollectiveMatmul, Entry
@@ -19,11 +20,13 @@ def copy_ring_operands(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Copy each operand of a ring that waits as soon as it is there, and hold both until then.
 
     An operand without the scattered dimension that has one dimension beside the tokens stays as
-    it is, so the MLP's hidden layer does: 7x 2x2x2, four and eight layers, 3 f + 15 e a layer in
-    place of 3 f + 8 e (libtpu 0.0.42.1).
+    it is, so the MLP's hidden layer does; and what rings alone read is made in their layout: 7x
+    2x2x2, four and eight layers, 3 f + 15 e a layer in place of 3 f + 8 e, and 3 f + 12 e where the
+    results of matmuls are saved, so that nothing else reads the norms again (libtpu 0.0.42.1).
     """
     copies: dict[str, ComputeNode] = {}
-    waiting = [_with_copies(entry, body, copies) for entry in entries]
+    others = {key for entry in entries if not _waits(entry) for key in entry.reads}
+    waiting = [_with_copies(entry, body, copies, others) for entry in entries]
     made = {key for entry in entries for key in entry.writes}
     result: list[Entry] = [copy for key, copy in copies.items() if key not in made]
     for entry in waiting:
@@ -31,15 +34,22 @@ def copy_ring_operands(entries: Sequence[Entry], body: Body) -> list[Entry]:
     return result
 
 
-def _with_copies(entry: Entry, body: Body, copies: dict[str, ComputeNode]) -> Entry:
-    if not (isinstance(entry, CollectiveMatmul) and entry.waits):
+def _waits(entry: Entry) -> TypeGuard[CollectiveMatmul]:
+    return isinstance(entry, CollectiveMatmul) and entry.waits
+
+
+def _with_copies(
+    entry: Entry, body: Body, copies: dict[str, ComputeNode], others: Collection[str]
+) -> Entry:
+    """others: what is read by entries that do not wait."""
+    if not _waits(entry):
         return entry
     if not body.over(entry.collective.axes).gathers_at_once:
         return entry
     node, buffers, scattered = entry.compute, body.buffers, entry.collective.dim
     reads = list(node.reads)
     for key, tensor in zip(node.reads[:2], node.op.inputs[:2], strict=True):
-        if key in copies or _is_turned(buffers[key], scattered):
+        if key in others and _is_turned(buffers[key], scattered):
             turned = f"{key} turned"
             buffers[turned] = buffers[key]
             copies[key] = turned_copy(turned, tensor, node.phase, key, turned, buffers)
