@@ -138,7 +138,8 @@ def unsealed(line: str) -> dict[str, Any]:
 
 def open_rows() -> list[dict[str, Any]]:
     """Return the rows to learn from: of the table, and of the journal of a run that was ended."""
-    rows = pd.read_parquet(TABLE).to_dict("records") if TABLE.exists() else []
+    table = pd.read_parquet(TABLE) if TABLE.exists() else pd.DataFrame()
+    rows = [{k: v for k, v in row.items() if v == v} for row in table.to_dict("records")]
     for row in rows:
         row |= {name: json.loads(row[name]) for name in WRITTEN}
     known = {row["number"] for row in rows}

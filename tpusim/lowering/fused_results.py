@@ -79,7 +79,7 @@ def _groups(
     left (14 of 14: the matmuls of `fusion.385` and `fusion.387`, fsdp 4 x tensor 4 on v6e 4x4).
 
     A result of recomputation is such a group where one operand alone is as large as it: a norm, or
-    an activation function in the epilogue of the matmul before it. With two, as in a gated MLP, it
+    an activation function after a bias in the epilogue of a matmul. With two, as in a gated MLP, it
     is written, and so is what single elements are scattered into.
     """
     return {
@@ -98,7 +98,8 @@ def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
     """Yield the element-wise groups that may run in the readers of their results."""
     if not isinstance(entry, ComputeNode):
         return
-    fused = entry.epilogue and entry.phase is not Phase.BACKWARD
+    biased = isinstance(entry.op, Pointwise) or len(entry.epilogue) > 1
+    fused = entry.epilogue and biased and entry.phase is not Phase.BACKWARD
     for part in entry.parts if fused else (entry,):
         group = _group(part)
         if group is None or group.alone or group.scatters:

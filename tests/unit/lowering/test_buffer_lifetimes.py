@@ -194,17 +194,17 @@ def test_the_buffers_of_a_body_of_rings_alone_are_those_of_its_rings() -> None:
     )
 
 
-PLAIN_MLP = {"gated": False, "activation": "gelu"}
+PLAIN_MLP = {"gated": False, "activation": "gelu", "mlp_bias": True}
 
 
 def test_a_gradient_computes_the_activation_function_that_is_recomputed() -> None:
     """One buffer as wide as the MLP is alive: a ring needs its operand, and two operands stay."""
     backward = loop(plain({"data": 16}, small(**PLAIN_MLP), seq_len=128), "layers/d").body
     assert "bwd/layer/mlp_hidden" not in all_taken(backward)
-    assert taken(named(backward, "bwd/layer/wi")) == {"bwd/layer/mlp_in": 8 * HIDDEN}
+    assert taken(named(backward, "bwd/layer/wi")) == {"bwd/layer/wi_biased": 8 * HIDDEN}
     order = [op.name for op in backward]
     assert order.index("bwd/layer/wo_mlp/dw") < order.index("bwd/layer/wo_mlp/dx")
-    assert "bwd/d(layer/mlp_in)" not in all_taken(backward)
+    assert "bwd/d(layer/wi_biased)" not in all_taken(backward)
     for mesh, model in (({"fsdp": 16}, PLAIN_MLP), ({"data": 16}, {})):
         held = loop(plain(mesh, small(**model), seq_len=2048), "layers/d").body
         assert "bwd/layer/mlp_hidden" in all_taken(held)
@@ -217,7 +217,7 @@ def test_the_gradient_runs_later_without_its_pass() -> None:
     ).body
     order = [op.name for op in backward]
     assert order.index("bwd/layer/wo_mlp/dw") > order.index("bwd/layer/wo_mlp/dx")
-    assert "bwd/d(layer/mlp_in)" in all_taken(backward)
+    assert "bwd/d(layer/wi_biased)" in all_taken(backward)
 
 
 def test_a_norm_that_is_recomputed_has_no_buffer_either() -> None:
@@ -258,10 +258,13 @@ def test_row_sums_of_a_kernel_that_runs_again_are_held_for_each_lane(
         assert order.index(last) < order.index("bwd/layer/attention/d")
 
 
-def test_a_gradient_that_is_larger_than_its_operand_does_not_run_first() -> None:
+@pytest.mark.parametrize(("changes", "seq_len"), [({}, 16), ({"mlp_bias": False}, 128)], ids=str)
+def test_a_larger_gradient_does_not_run_first_and_none_without_a_bias(
+    changes: dict[str, bool], seq_len: int
+) -> None:
     """A matrix of 64 x 256 is larger than 16 tokens of 256."""
-    model = small(**PLAIN_MLP)
-    order = [op.name for op in loop(plain({"data": 16}, model, seq_len=16), "layers/d").body]
+    body = plain({"data": 16}, small(**(PLAIN_MLP | changes)), seq_len=seq_len)
+    order = [op.name for op in loop(body, "layers/d").body]
     assert order.index("bwd/layer/wo_mlp/dw") > order.index("bwd/layer/wo_mlp/dx")
 
 
