@@ -57,10 +57,13 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
         if node.purpose is Purpose.GRADIENT
         for matmul in matmuls_for(body, node)
     }
+    beside_core = _reduces_beside_core(body)
     waiting = [
         node
         for node in matmuls
-        if node.name in rings or body.ask(_is_smaller, node.reads[0], node.writes[0])
+        if beside_core
+        or node.name in rings
+        or body.ask(_is_smaller, node.reads[0], node.writes[0])
     ]
     result: list[Node] = []
     for layer in (list(group) for _, group in groupby(nodes, _layer)):
