@@ -42,7 +42,8 @@ from tpusim.program import CollectiveKind, Mode
 def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     """Move each layer's matmuls for the gradients of weights after its other nodes.
 
-    Those stay that are no rings and whose first operand is at least as large as their result.
+    Those stay that are no rings and whose first operand is at least as large as their result,
+    unless gradients are reduced beside the core.
     Readers of their results follow them. Layers without attention stay as they are, and so does a
     body that gathers activations for these matmuls.
     """
