@@ -17,17 +17,13 @@ from tpusim.lowering.body_lifetimes import BodyLifetimes, BufferEvents
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
 from tpusim.lowering.row_sums import row_sums
 from tpusim.partition import DTYPE_BYTES, ComputeNode, LoopNode, Node, Sizes
-from tpusim.program import Alloc, CollectiveKind, Mode, Number
+from tpusim.program import LANES, Alloc, CollectiveKind, Mode, Number
 
 _SAVED_CATEGORIES = {
     Phase.FORWARD: "saved activations",
     Phase.BACKWARD: "saved for weight gradients",
 }
 """The name of saved tensors in the memory table, by the pass that saves them."""
-
-
-LANES = 128
-"""Elements of a row of a tile."""
 
 
 class _Kernels(NamedTuple):

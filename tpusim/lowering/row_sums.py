@@ -15,9 +15,7 @@ from tpusim.graph import Attention
 from tpusim.lowering.body_entries import Entry, RingAttention, on_core
 from tpusim.lowering.op_work import Buffers
 from tpusim.partition import DTYPE_BYTES, ComputeNode, LocalShape, Sizes
-from tpusim.program import Alloc
-
-_LANES = 128
+from tpusim.program import LANES, Alloc
 
 
 class RowSums(NamedTuple):
@@ -39,7 +37,7 @@ def row_sums(entries: Sequence[Entry], buffers: Buffers, sizes: Sizes) -> Iterat
         (key,) = entry.writes
         buffer = buffers[key]
         rows = sizes.elements(LocalShape(buffer.local.dims[:-1], buffer.local.layout[:-1]))
-        nbytes = rows * _LANES * DTYPE_BYTES["f32"]
+        nbytes = rows * LANES * DTYPE_BYTES["f32"]
         yield RowSums(
             place, max(between, default=place), Alloc(f"{key}/row sums", nbytes, buffer.category)
         )
