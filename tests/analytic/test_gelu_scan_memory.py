@@ -1,8 +1,9 @@
-"""A scan of sixteen MLPs on one v5e chip, compiled: 2,320 MiB, item by item.
+"""A scan of sixteen MLPs on one v5e chip, compiled: 2,256 MiB, item by item.
 
 `jax.checkpoint` of `gelu(x @ wi) @ wo` with [32768, 1024] inputs and 4096 hidden, all in bf16; the
-gradients are the outputs (libtpu 0.0.42.1): arguments 320 MiB (256 of weights, 64 of inputs),
-outputs 256, heap 1744 (saved inputs 1024, two hidden layers of 256, 208 in a third slot).
+loss is the sum of the last result, and the gradients are the outputs (libtpu 0.0.42.1): arguments
+320 MiB (256 of weights, 64 of inputs), outputs 256, heap 1680 (saved inputs 1024, two hidden layers
+of 256, what the loop carries 64, the layer's input 64, its two matrices 8 each).
 """
 
 from functools import cache
@@ -61,9 +62,9 @@ def test_a_gelu_scan_is_held_as_compiled() -> None:
     assert held()["saved activations"] == pytest.approx(1024)
     assert held()["gradients"] == pytest.approx(256)
     assert held()["weights"] == pytest.approx(256)
-    assert held()["activations"] == pytest.approx(2 * 256 + 208, rel=0.03)
+    assert held()["activations"] == pytest.approx(2 * 256 + 2 * 64 + 2 * 8, rel=0.03)
 
 
 def test_its_whole_is_the_compilers() -> None:
     """But for the inputs, which are counted as of the step before."""
-    assert sum(held().values()) == pytest.approx(2320 - 64, rel=0.01)
+    assert sum(held().values()) == pytest.approx(2256 - 64, rel=0.01)

@@ -62,9 +62,7 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     waiting = [
         node
         for node in matmuls
-        if beside_core
-        or node.name in rings
-        or body.ask(_is_smaller, node.reads[0], node.writes[0])
+        if beside_core or node.name in rings or body.ask(_is_smaller, node.reads[0], node.writes[0])
     ]
     result: list[Node] = []
     for layer in (list(group) for _, group in groupby(nodes, _layer)):
