@@ -202,7 +202,8 @@ def _check(request: Path, code: int | None, name: str, pod: Slice) -> None:
         sentence = text if kind == CompileError.__name__ else refusal(kind, text, name, pod)
         first = (text.splitlines() or [""])[0][:500]
         refused = CompileError(sentence or f"{name} was not compiled for {pod}: {kind}: {first}")
-        refused.add_note(text)
+        if text != sentence:
+            refused.add_note(text)
         raise refused
     if code:
         said = _last_words((request / "said").read_text("utf-8", "replace"))

@@ -1,26 +1,22 @@
-"""Buffer lifetimes: allocation and free points, from the order of a body's entries."""
+"""Buffer lifetimes of a program, over all of its bodies."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Attention, Einsum, Pointwise, Tensor, is_sequence
+from tpusim.graph import Attention, Tensor, is_sequence
 from tpusim.lowering.body_entries import (
     CollectiveMatmul,
     Entry,
     HostCopy,
     LayerParts,
     PlannedCollective,
-    on_core,
-    pipelined_results,
 )
-from tpusim.lowering.fused_results import fused_results
-from tpusim.lowering.key_gradients import read_beside_sums, whole_sums
-from tpusim.lowering.offload import leaving_copy
+from tpusim.lowering.body_lifetimes import BodyLifetimes, BufferEvents
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
 from tpusim.lowering.row_sums import row_sums
-from tpusim.partition import DTYPE_BYTES, STATE, ComputeNode, LoopNode, Node, Sizes
+from tpusim.partition import DTYPE_BYTES, ComputeNode, LoopNode, Node, Sizes
 from tpusim.program import Alloc, CollectiveKind, Mode, Number
 
 _SAVED_CATEGORIES = {
@@ -32,14 +28,6 @@ _SAVED_CATEGORIES = {
 
 LANES = 128
 """Elements of a row of a tile."""
-
-
-@dataclass(slots=True)
-class BufferEvents:
-    """The buffers that an entry allocates when it starts and frees when it ends."""
-
-    allocs: list[Alloc] = field(default_factory=list)
-    frees: list[str] = field(default_factory=list)
 
 
 class _Kernels(NamedTuple):
@@ -142,7 +130,7 @@ class BufferLifetimes:
         carried = {} if apart or loop_node is None else self.carries(loop_node)
         before = {**dict.fromkeys((*given, *carried.values())), **read}
         before |= {key: a.tensor for key, a in waits.items()}
-        body = _BodyLifetimes(self, entries, kept, loads, outside, before, saved, carried)
+        body = BodyLifetimes(self, entries, kept, loads, outside, before, saved, carried)
         if waits:
             body.lives[first].allocs.extend(waits.values())
         body.saved = {key: one for key, one in saved.items() if key not in self.ahead}
@@ -312,237 +300,6 @@ class BufferLifetimes:
         return Alloc(f"{key} x{trips}", trips * one.bytes, category, trips * one.padded)
 
 
-class _BodyLifetimes:
-    """Builder of the lifetimes in one body.
-
-    last: the place of the last reader of each buffer.
-    inside: results that their readers compute, and added: terms that matmuls add to an earlier one;
-        see `FusedResults`.
-    names: the name under which each buffer of this body was allocated: its own, or that of the
-        operand which it was written over.
-    saved: allocations that outlive the body, by buffer, until the body makes them.
-    """
-
-    def __init__(
-        self,
-        memory: BufferLifetimes,
-        entries: Sequence[Entry],
-        kept: Sequence[str],
-        loads: Sequence[str],
-        outside: Collection[str],
-        given: Mapping[str, str | None],
-        saved: Mapping[str, Alloc],
-        carried: Mapping[str, str],
-    ) -> None:
-        """given: each with the name under which it was allocated; None if it is its own."""
-        self.carried = carried
-        self.memory = memory
-        self.entries = entries
-        self.saved = dict(saved)
-        stays = (key for key, one in saved.items() if one.tensor == key)
-        self.kept = frozenset((*kept, *outside, *stays))
-        self.outside = outside
-        self.lives = [BufferEvents() for _ in entries]
-        self.names: dict[str, str] = {}
-        late = pipelined_results(entries)
-        fused = fused_results(entries, self.kept.union(carried))
-        self.inside = fused.in_readers(memory.size, memory.sizes.group)
-        self.added = fused.terms
-        self.last = {
-            key: place
-            for place, entry in enumerate(entries)
-            for read in entry.reads
-            for key in self._held_for(read)
-            if key not in late and not (isinstance(entry, HostCopy) and self._enters(key))
-        }
-        self.last = {**dict.fromkeys(carried.values(), 0), **self.last}
-        self.last |= _sliced_late(entries, memory.finished)
-        for key, place in read_beside_sums(entries, memory.sizes.kernel.fused).items():
-            self.last[key] = max(self.last[key], place)
-        self.last = {**{k: len(entries) - 1 for k, name in given.items() if name}, **self.last}
-        fetched = {key for e in entries if isinstance(e, HostCopy) for key in e.writes}
-        self.loads = set(loads) - fetched
-        self.given = frozenset(given).intersection(self.last) - self.kept
-        for key in sorted(self.given):
-            self.names[key] = given[key] or key
-            self._give_back(self.names[key], self.last[key])
-
-    def load(self, place: int, entry: Entry) -> None:
-        """Copy the tensors that the entry is the first to read out of their stacks."""
-        for key in sorted(self.loads.intersection(entry.reads)):
-            self.loads.remove(key)
-            self.names[key] = key
-            self._take(key, place, self.last[key])
-
-    def write(self, place: int, entry: Entry) -> None:
-        """Allocate the entry's results, or write them over operands without a later reader."""
-        over = self._overwritten(place, entry)
-        whole = whole_sums(entry)
-        if isinstance(entry, LoopNode) and not entry.scan.unrolled:
-            self._enter(place, entry)
-        for key in entry.writes:
-            if key in self.names and isinstance(entry, LoopNode):
-                continue
-            in_place = self.memory.buffers[key].category == STATE
-            taken = in_place or key in self.outside or key in self.memory.ahead
-            if taken or key in self.inside:
-                continue
-            if key in self.added:
-                self.names[key] = self.names[self.added[key]]
-                continue
-            end = None if key in self.kept else self.last.get(key, place)
-            if key in self.carried:
-                self._leave_to_next(place, key, over.get(key, ""))
-                continue
-            self.names[key] = over.get(key, key)
-            if key in over:
-                self.lives[place].frees.remove(over[key])
-                self._give_back(over[key], end)
-            else:
-                self._take(key, place, end, whole.get(key))
-
-    def _enter(self, place: int, loop_node: LoopNode) -> None:
-        """Give a loop the buffers of what it carries, in which its last iteration leaves them."""
-        pairs = zip(loop_node.reads, loop_node.writes, loop_node.carried, strict=False)
-        carried = self.memory.carries(loop_node)
-        for before, after, (entered, left) in pairs:
-            if left not in carried:
-                continue
-            own = before not in self.kept and self.last.get(before) == place
-            if own and self.names.get(before) == before and before not in self.given:
-                self._rename(before, entered)
-                self.lives[place].frees.remove(before)
-            else:
-                self.lives[place].allocs.append(replace(self.memory.alloc(before), tensor=entered))
-            if after not in self.kept:
-                self.names[after] = entered
-                self._give_back(entered, self.last.get(after, place))
-
-    def _leave_to_next(self, place: int, key: str, over: str) -> None:
-        """Leave a result to the next iteration, which finds it in the buffer that it enters in.
-
-        While this iteration still reads that buffer, the result has one of its own.
-        """
-        entered = self.carried[key]
-        self.names[key] = entered
-        if over != entered and self._enters(over):
-            over = ""
-        if over:
-            self.lives[place].frees.remove(over)
-        else:
-            self.lives[place].allocs.append(self.memory.alloc(key))
-        if over == entered:
-            return
-        begin, one = self._allocated(over or key)
-        end = next(i for i, life in enumerate(self.lives) if entered in life.frees)
-        if not (on_core(self.entries[begin]) and on_core(self.entries[end])):
-            self.lives[begin].allocs.remove(one)
-            self.lives[end].frees.remove(entered)
-        elif begin > end:
-            self._rename(one.tensor, entered)
-        else:
-            self.lives[end].frees.remove(entered)
-            self.lives[end].frees.append(one.tensor)
-
-    def _allocated(self, name: str) -> tuple[int, Alloc]:
-        return next(
-            (place, one)
-            for place, life in enumerate(self.lives)
-            for one in life.allocs
-            if one.tensor == name
-        )
-
-    def _enters(self, key: str) -> bool:
-        """Return True for what an iteration begins with, and the next one writes over."""
-        return key in self.carried.values()
-
-    def _rename(self, old: str, new: str) -> None:
-        for life in self.lives:
-            life.allocs[:] = [
-                replace(one, tensor=new) if one.tensor == old else one for one in life.allocs
-            ]
-
-    def _held_for(self, key: str) -> Sequence[str]:
-        """Return the buffers that a reader of `key` needs: what it computes it of, if it does."""
-        operands = self.inside.get(key)
-        return (key,) if operands is None else [k for o in operands for k in self._held_for(o)]
-
-    def leave(self, place: int, copy: HostCopy) -> None:
-        """Return the copy of an iteration's input, which the next iteration writes over."""
-        if all(key in self.names and not self._enters(key) for key in copy.reads):
-            return
-        before = (i for i in range(place) if on_core(self.entries[i]))
-        one = replace(self.memory.alloc(copy.key), tensor=leaving_copy(copy.key))
-        self.lives[max(before, default=place)].allocs.append(one)
-        self.lives[place].frees.append(one.tensor)
-
-    def _take(self, key: str, place: int, end: int | None, whole: str | None = None) -> None:
-        """whole: the buffer as large as what is taken, where its readers take a part of it."""
-        left = self.saved.pop(key, None)
-        if left is None or end is not None:
-            taken = self.memory.alloc(whole if whole and end is not None else key)
-            self.lives[place].allocs.append(replace(taken, tensor=key))
-        if left is not None:
-            self.lives[place].allocs.append(left)
-        self._give_back(key, end)
-
-    def _give_back(self, name: str, end: int | None) -> None:
-        if end is not None:
-            self.lives[end].frees.append(name)
-
-    def _overwritten(self, place: int, entry: Entry) -> dict[str, str]:
-        """Return the results that replace operands: of the same size, and dead afterwards.
-
-        What outlives the body keeps its own name, by which it is freed later, unless it is written
-        over a buffer that was there before.
-        """
-        dying = [
-            key
-            for key in dict.fromkeys(_element_by_element(entry))
-            if self.last.get(key) == place
-            and key in self.names
-            and key not in self.added
-            and key not in self.kept
-        ]
-        pairs = {}
-        size = self.memory.size
-        for key in entry.writes:
-            over = self.given.intersection(dying) if key in self.kept else dying
-            match = next((k for k in over if size(k) == size(key)), None)
-            if match is not None:
-                dying.remove(match)
-                pairs[key] = self.names[match]
-                if key in self.kept:
-                    self.memory.taken_over[key] = self.names[match]
-        return pairs
-
-
-def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str, int]:
-    """Return whole gradients that are held through the loops after them, each with the last loop.
-
-    The gradient of a matmul that is all-reduced before a loop is sliced where the optimizer reads
-    it, so that it is held whole until then: the head's, in 12 of 12 compiled plans that all-reduce
-    it over all axes that shard the batch (v2 8x8 to v6e 16x16, fsdp of 64 to 256; libtpu 0.0.42.1),
-    and in MaxText's 32B on v5e 16x16. One that is reduced further over `data` is sliced at once (2
-    of 2 plans), and the sum over tiles of the loss is reduced in each (405B on v5p 8x8x8).
-    """
-    loops = [place for place, entry in enumerate(entries) if isinstance(entry, LoopNode)]
-    matmuls = (e for e in entries if isinstance(e, ComputeNode) and isinstance(e.op, Einsum))
-    multiplied = {key for matmul in matmuls for key in matmul.writes}
-    return {
-        collective.reads[0]: loops[-1]
-        for place, entry in enumerate(entries)
-        if isinstance(entry, PlannedCollective)
-        and entry.algorithm == CollectiveKind.ALL_REDUCE
-        and entry.mode is Mode.SYNC
-        for collective in entry.collectives
-        if loops
-        and place < loops[-1]
-        and collective.reads[0] in multiplied
-        and finished.issuperset(collective.writes)
-    }
-
-
 def _is_ahead(entry: Entry) -> bool:
     """Return True for a ring whose result has its buffer before the first iteration."""
     return isinstance(entry, CollectiveMatmul) and entry.ahead
@@ -569,24 +326,3 @@ def _sliced_by_reader(entries: Sequence[Entry]) -> dict[str, str]:
         if collective.kind is CollectiveKind.REDUCE_SCATTER
         for key in collective.writes
     }
-
-
-def _element_by_element(entry: Entry) -> Sequence[str]:
-    """Return the operands that a result can be written over.
-
-    A matmul reads its first two throughout, its epilogue the others once. A softmax or a norm reads
-    its operands more than once. Layers that are not scanned have no copy of what they begin with in
-    their carry. A synchronous all-reduce of one tensor runs in place (of those that
-    sum results of matmuls, 104 of 165 are noted as in place by the compiler, libtpu 0.0.42.1).
-    """
-    if isinstance(entry, PlannedCollective):
-        alone = len(entry.collectives) == 1 and entry.mode is Mode.SYNC
-        summed = entry.collectives[0].kind is CollectiveKind.ALL_REDUCE
-        return entry.reads if alone and summed else ()
-    if isinstance(entry, LoopNode):
-        return entry.reads[: len(entry.carried)] if entry.scan.unrolled else ()
-    if not isinstance(entry, ComputeNode):
-        return ()
-    if isinstance(entry.op, Pointwise):
-        return () if entry.op.over else entry.reads
-    return entry.reads[2:] if entry.epilogue else ()

@@ -15,7 +15,8 @@ from tpusim.lowering.body_entries import (
     RingAttention,
     layer_parts,
 )
-from tpusim.lowering.buffer_lifetimes import BufferEvents, BufferLifetimes
+from tpusim.lowering.body_lifetimes import BufferEvents
+from tpusim.lowering.buffer_lifetimes import BufferLifetimes
 from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_matmul import ring_ops
 from tpusim.lowering.decisions import LoweringDecisions

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tpusim.graph import Attention
 from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import Entry, PlannedCollective
-from tpusim.lowering.buffer_lifetimes import BufferEvents
+from tpusim.lowering.body_lifetimes import BufferEvents
 from tpusim.partition import ComputeNode
 from tpusim.plan import Compiler
 from tpusim.program import Mode

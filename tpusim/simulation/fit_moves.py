@@ -197,7 +197,7 @@ class PlanMoves:
     def _numerics(self) -> Iterator[tuple[str, Iterator[Option]]]:
         yield "gradients", self._narrow("gradients", "grad", "grad_dtype")
         yield "accumulators", self._narrow("accumulators", "accumulator", "accumulator_dtype")
-        yield "logits", self._narrow("logits", "loss", "loss_dtype")
+        yield "logits", self._narrow("logits", "logits", "logits_dtype")
         yield "moments", self._narrow("moments", "moment", "moment_dtype")
         yield "capacity", self._capacities()
         yield "weights", self._narrow("weights", "param", "param_dtype")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -214,8 +215,12 @@ def test_errors_of_the_child_are_those_of_a_compilation_here(
     compile_with: Run, tmp_path: Path, error: tuple[str, str], sentence: str
 ) -> None:
     said = json.dumps(dict(zip(("kind", "text"), error, strict=True)))
-    with pytest.raises(CompileError, match=sentence):
+    with pytest.raises(CompileError) as raised:
         compile_with(f"open(folder + '/error.json', 'w').write({said!r})\nos._exit(1)")
+    assert re.search(sentence, str(raised.value))
+    assert "\n" not in str(raised.value)
+    notes = [] if error[0] == "CompileError" else [error[1]]
+    assert getattr(raised.value, "__notes__", []) == notes
     assert list(tmp_path.iterdir()) == []
 
 

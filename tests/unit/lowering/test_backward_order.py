@@ -78,7 +78,7 @@ def test_without_attention_nothing_is_held_for_them() -> None:
     partitioned = partitioned_of(small(), plan_of({"data": 16}))
     nodes = [node for node, _ in calcs(partitioned) if "attention" not in node.name]
     weights = {weight.name for weight in partitioned.weights}
-    body: Any = SimpleNamespace(weights=weights, ask=lambda *_: True)
+    body: Any = SimpleNamespace(weights=weights, collectives=[], ask=lambda *_: True)
     assert weight_gradients_last(nodes, body) == nodes
 
 

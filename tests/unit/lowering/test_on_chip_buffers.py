@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpusim.hardware import load_chip
-from tpusim.lowering.buffer_lifetimes import BufferEvents
+from tpusim.lowering.body_lifetimes import BufferEvents
 from tpusim.lowering.on_chip_buffers import LARGEST, MIB, on_chip_room, placed_on_chip
 from tpusim.plan import Compiler
 from tpusim.program import Alloc, Compute, ConvolutionWork, walk_ops

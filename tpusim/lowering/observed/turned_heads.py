@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tpusim.graph import Einsum, Pointwise, Tensor, plain_dim
+from tpusim.graph import Einsum, plain_dim
 from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
 from tpusim.lowering.decisions import Body, LoweringDecisions
-from tpusim.partition import ComputeNode
+from tpusim.lowering.observed.exchange_copies import turned_copy
 from tpusim.plan import Axes
 
 _AS_IT_IS = ("v6e", "7x")
@@ -33,7 +33,11 @@ def turn_heads(entries: Sequence[Entry], body: Body) -> list[Entry]:
         at = result.index(ring)
         compute = replace(ring.compute, reads=(turned, *others))
         result[at] = replace(ring, compute=compute)
-        result.insert(min(place + 1, at), _copy(ring.compute, key, turned))
+        op = ring.compute.op
+        copy = turned_copy(
+            f"{ring.compute.name}/turn", op.inputs[0], op.phase, key, turned, body.buffers
+        )
+        result.insert(min(place + 1, at), copy)
     return result
 
 
@@ -48,16 +52,3 @@ def _of_table(entry: Entry) -> bool:
 def _is_turned(decisions: LoweringDecisions, axes: Axes) -> bool:
     rolled = bool(decisions.sizes.group(axes) > UNROLLED_RING)
     return rolled and decisions.chip.generation not in _AS_IT_IS
-
-
-def _copy(ring: ComputeNode, key: str, turned: str) -> ComputeNode:
-    assert isinstance(ring.op, Einsum)
-    given = ring.op.lhs
-    made = Tensor(f"{given.name} turned", given.dims, dtype=given.dtype)
-    group = Pointwise(
-        f"{ring.op.name}/turn", (given,), (made,), 0.0, over=given.dims[-1:], keeps="", alone=True,
-        phase=ring.phase,
-    )  # fmt: skip
-    return replace(
-        ring, name=f"{ring.name}/turn", op=group, reads=(key,), writes=(turned,), parts=()
-    )
