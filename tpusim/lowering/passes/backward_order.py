@@ -3,7 +3,8 @@
 In compiled steps the gradients of weights, the MLP's too, are multiplied after the backward pass
 of attention where they are rings, or less is freed by them than they take, so that what they read
 is held until then (12 plain models on v3 to 7x, and models with MaxText's flags on v5p and v6e).
-Others run at once, as the head's does: of 153 compiled plans whose peak this moves, 111 are nearer
+So do they all where the products of layers are saved and attention is no kernel (12 compiled
+plans on v3 to v6e that this moves, 9 nearer). Others run at once, as the head's does: of 153 compiled plans whose peak this moves, 111 are nearer
 to the compiler's, on each of v2 to 7x. So do those that activations are gathered for, which frees
 the copies (an encoder with its embedding dimension sharded over `tensor`, v4 2x2x4; libtpu
 0.0.42.1).
@@ -43,7 +44,7 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     """Move each layer's matmuls for the gradients of weights after its other nodes.
 
     Those stay that are no rings and whose first operand is at least as large as their result,
-    unless gradients are reduced beside the core.
+    unless gradients are reduced beside the core, or products are saved and no kernel attends.
     Readers of their results follow them. Layers without attention stay as they are, and so does a
     body that gathers activations for these matmuls.
     """
@@ -59,10 +60,14 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
         for matmul in matmuls_for(body, node)
     }
     beside_core = _reduces_beside_core(body)
+    saved = body.remat.policy in ("dots", "minimal") and not any(map(_is_kernel, nodes))
     waiting = [
         node
         for node in matmuls
-        if beside_core or node.name in rings or body.ask(_is_smaller, node.reads[0], node.writes[0])
+        if beside_core
+        or saved
+        or node.name in rings
+        or body.ask(_is_smaller, node.reads[0], node.writes[0])
     ]
     result: list[Node] = []
     for layer in (list(group) for _, group in groupby(nodes, _layer)):
@@ -284,6 +289,10 @@ def _multiplies_for(node: Node, weights: Collection[str]) -> TypeGuard[ComputeNo
     if not (isinstance(node, ComputeNode) and isinstance(node.op, Einsum | Convolution)):
         return False
     return node.phase is Phase.BACKWARD and node.op.outputs[0].primal in weights
+
+
+def _is_kernel(node: Node) -> bool:
+    return isinstance(node, ComputeNode) and isinstance(node.op, Attention)
 
 
 def _attends(node: Node, weights: Collection[str]) -> bool:
