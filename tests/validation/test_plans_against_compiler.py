@@ -51,15 +51,15 @@ def check(found: Errors, bounds: Errors) -> None:
 
 
 def test_plans_are_as_near_to_their_programs_as_was_reached() -> None:
-    check(errors(twins()[::12]), Errors(step=0.06, step_p90=0.21, hbm=0.065, hbm_p90=0.24))
+    check(errors(twins()[::12]), Errors(step=0.06, step_p90=0.205, hbm=0.048, hbm_p90=0.205))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("held_out", "bounds"),
     [
-        (False, Errors(step=0.055, step_p90=0.165, hbm=0.075, hbm_p90=0.265)),
-        (True, Errors(step=0.05, step_p90=0.13, hbm=0.067, hbm_p90=0.22)),
+        (False, Errors(step=0.05, step_p90=0.16, hbm=0.043, hbm_p90=0.155)),
+        (True, Errors(step=0.05, step_p90=0.135, hbm=0.047, hbm_p90=0.155)),
     ],
 )
 def test_all_plans_are_as_near_to_their_programs_as_was_reached(
@@ -70,15 +70,9 @@ def test_all_plans_are_as_near_to_their_programs_as_was_reached(
 
 
 def test_plans_of_systems_are_as_near_to_their_programs_as_was_reached() -> None:
-    table = twins("systems")[::4]
-    check(errors(table, "systems"), Errors(step=0.06, step_p90=0.165, hbm=0.065, hbm_p90=0.26))
-    check_work(table, flops=1.0, moved=0.43)
-
-
-@pytest.mark.thorough
-def test_plans_of_all_systems_are_as_near_to_their_programs_as_was_reached() -> None:
+    """All of them: of every fourth, other systems are nearer today than were."""
     table = twins("systems")
-    check(errors(table, "systems"), Errors(step=0.072, step_p90=0.19, hbm=0.105, hbm_p90=0.33))
+    check(errors(table, "systems"), Errors(step=0.072, step_p90=0.175, hbm=0.062, hbm_p90=0.235))
     check_work(table, flops=0.9, moved=0.57)
 
 
