@@ -88,6 +88,7 @@ class LoweredBody(NamedTuple):
 
     before, after: of each iteration, what runs before the loop and after it.
     ahead: buffers that are allocated for all iterations before the first.
+    whole: weight -> buffer of its whole gradient, of which the optimizer takes a part.
     """
 
     before: tuple[Op, ...]
@@ -96,6 +97,7 @@ class LoweredBody(NamedTuple):
     ahead: tuple[Alloc, ...]
     reduced: Mapping[str, str]
     crossing: tuple[str, ...]
+    whole: Mapping[str, str]
 
 
 Bodies: TypeAlias = dict[tuple[int, bool], LoweredBody]
@@ -272,6 +274,7 @@ class BodyLowerer:
         else:
             self.reduced |= found.reduced
             self.crossing += found.crossing
+            self.memory.whole |= found.whole
         return found
 
     def _new_trip(self, loop_node: LoopNode, outside: Mapping[str, str]) -> LoweredBody:
@@ -292,6 +295,7 @@ class BodyLowerer:
             self.ahead.pop(loop_node.name, ()),
             {weight: op for weight, op in self.reduced.items() if weight not in reduced},
             tuple(self.crossing[crossing:]),
+            {w: key for w, _ in loop_node.gradients if (key := self.memory.whole.get(w))},
         )
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:

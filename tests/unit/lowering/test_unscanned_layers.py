@@ -7,6 +7,7 @@ import pytest
 from plans import loop, plan_of, small
 
 from tpusim.hardware import Slice
+from tpusim.plan import Plan
 from tpusim.program import Loop
 from tpusim.results import PlanResult
 from tpusim.simulation import simulate
@@ -202,3 +203,16 @@ def test_norms_that_rings_alone_read_are_made_in_their_layout() -> None:
         turned = [name for name in names if name.endswith(" turned")]
         assert len([name for name in turned if "norm" in name]) == norms
         assert len(turned) == norms + others
+
+
+@pytest.mark.parametrize("pod", [Slice("7x", "2x2x2"), Slice("v5p", "2x2x4")], ids=str)
+def test_stages_with_the_same_layers_free_the_same_gradients(pod: Slice) -> None:
+    """Also those that are all-reduced, of which the optimizer takes a part."""
+    model = small(
+        layers=4, experts=4, experts_per_token=1, embed=1024, mlp=4096, head_dim=128, vocab=32000
+    )
+    plan = Plan(
+        mesh={"stage": 2, "context": 2, "fsdp": 4}, seq_len=16, global_batch=32, microbatches=2,
+        schedule="gpipe", scan_layers=False,
+    )  # fmt: skip
+    assert simulate(model, plan, pod).hbm_peak_bytes > 0

@@ -4,10 +4,10 @@ In compiled steps the gradients of weights, the MLP's too, are multiplied after 
 of attention where they are rings, or less is freed by them than they take, so that what they read
 is held until then (12 plain models on v3 to 7x, and models with MaxText's flags on v5p and v6e).
 So do they all where the products of layers are saved and attention is no kernel (12 compiled
-plans on v3 to v6e that this moves, 9 nearer). Others run at once, as the head's does: of 153 compiled plans whose peak this moves, 111 are nearer
-to the compiler's, on each of v2 to 7x. So do those that activations are gathered for, which frees
-the copies (an encoder with its embedding dimension sharded over `tensor`, v4 2x2x4; libtpu
-0.0.42.1).
+plans on v3 to v6e that this moves, 9 nearer). Others run at once, as the head's does: of 153
+compiled plans whose peak this moves, 111 are nearer to the compiler's, on each of v2 to 7x. So do
+those that activations are gathered for, which frees the copies (an encoder with its embedding
+dimension sharded over `tensor`, v4 2x2x4; libtpu 0.0.42.1).
 """
 
 from collections.abc import Collection, Sequence
