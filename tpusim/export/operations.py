@@ -173,8 +173,10 @@ def _(op: Gather, context: StepContext) -> str:
 def _table_layout(op: Gather, context: StepContext) -> Layout:
     """Return the layout in which a table is read: its rows are whole, or they are exchanged."""
     layout = context.layouts[op.table.name]
-    sharding, style = context.plan.sharding, context.plan.compiler.style
-    if op.table.name in exchanged_tables(context.graph, sharding, style, context.layouts):
+    plan = context.plan
+    style, late = plan.compiler.style, plan.training.reduces_once
+    found = exchanged_tables(context.graph, plan.sharding, style, context.layouts, late)
+    if op.table.name in found:
         return layout
     return tuple(
         axes if dim == op.dim else () for dim, axes in zip(op.table.dims, layout, strict=True)

@@ -36,7 +36,7 @@ def partition_graph(
     graph does not admit.
     """
     found = layouts(graph, sharding, rules)
-    exchanged = exchanged_tables(graph, sharding, rules.style, found)
+    exchanged = exchanged_tables(graph, sharding, rules.style, found, updates.late)
     divided = update_layouts(graph, sharding, updates.axes, found)
     layouts_of = tuple(sorted(found.items()))
     groups = norm_groups(graph, sharding, found)
@@ -56,7 +56,7 @@ def partition_parts(
     Their tensors have the layouts of the whole model. Raise PlanError as `partition_graph` does.
     """
     whole = layouts(graph, sharding, rules)
-    exchanged = exchanged_tables(graph, sharding, rules.style, whole)
+    exchanged = exchanged_tables(graph, sharding, rules.style, whole, updates.late)
     divided = dict(update_layouts(graph, sharding, updates.axes, whole))
     groups = norm_groups(graph, sharding, whole)
     made: dict[int, PartitionedGraph] = {}

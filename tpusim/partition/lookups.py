@@ -6,9 +6,12 @@ gives each its tokens with all columns. The compiler does the latter where the t
 of a shard of the table are fewer than its rows: 142 of 147 lookups of plain programs for v2 to v6e,
 on both sides of the bound (libtpu 0.0.42.1). On 7x it gathers the table forward, which is not
 followed here. So are those of a table that the head reads too, which is gathered for the head
-alone; its gradient is the head's, to which each device adds the rows of its own columns.
+alone; its gradient is the head's, to which each device adds the rows of its own columns. Where
+gradients are reduced once per step, such a table is gathered for its lookup too: a term of its own
+columns is whole and the head's is not, so the two could not be added before they are reduced.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
 
@@ -22,15 +25,24 @@ STYLE = "plain"
 
 
 def exchanged_tables(
-    graph: Graph, sharding: Sharding, style: str, found: Mapping[str, Layout]
+    graph: Graph, sharding: Sharding, style: str, found: Mapping[str, Layout], late: bool
 ) -> frozenset[str]:
     """Return the names of the tables whose rows are exchanged.
 
     found: layout of each tensor of the forward pass.
+    late: gradients are summed over devices once per step, not once per microbatch.
     """
     if style != STYLE:
         return frozenset()
-    return frozenset(_exchanged(graph, sharding, found))
+    exchanged = frozenset(_exchanged(graph, sharding, found))
+    return exchanged - _sums_of_terms(graph) if late else exchanged
+
+
+def _sums_of_terms(graph: Graph) -> frozenset[str]:
+    """Return the names of trained weights with several readers, whose gradients are added up."""
+    forward = (op for op, _ in walk(graph.ops) if op.phase is Phase.FORWARD)
+    readers = Counter(tensor.name for op in forward for tensor in op.inputs)
+    return frozenset(weight for weight, _ in graph.gradients if readers[weight] > 1)
 
 
 def _exchanged(graph: Graph, sharding: Sharding, found: Mapping[str, Layout]) -> Iterator[str]:
