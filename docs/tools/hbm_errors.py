@@ -19,7 +19,7 @@ def sentence() -> str:
     sizes = sorted(map(abs, errors(rows)))
     refused, near = sum(row.refused for row in rows), len(hbm_errors().rows) - len(rows)
     return (
-        f"Of {len(rows)} compiled plans from which no rule was learnt, {refused} of them refused by"
+        f"Of {len(rows)} compiled plans that are kept to judge by, {refused} of them refused by"
         f" the compiler, HBM is off by {median(sizes):.1%} in the median and by at most "
         f"{sizes[int(NINTH * (len(sizes) - 1))]:.0%} in nine of ten; beside them are {near} of "
         f"{NEAR_THE_LIMIT}, of which the compiler computes a part again.\n"

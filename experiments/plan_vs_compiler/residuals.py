@@ -1,7 +1,7 @@
 """Write the residuals from which the odds of HBM are made: python residuals.py [--print]
 
-What the compiler took of what plans are predicted to need by today's code, for the programs from
-which no rule was learnt: the held-out plans of all tables, those near the limit (`limit.py`), and
+What the compiler took of what plans are predicted to need by today's code, for the programs that
+are kept to judge by: the held-out plans of all tables, those near the limit (`limit.py`), and
 of the sample about HBM the third that is held out, once it was opened. `--print` leaves the
 package's table as it is. It prints how well the odds of each program, made without it, say what the
 compiler did. `docs/tools/generate.py` then writes what the documents say of it.
@@ -47,7 +47,7 @@ class Taken(NamedTuple):
 
 
 def compared() -> Iterator[Taken]:
-    """Yield the plans from which no rule was learnt."""
+    """Yield the plans that are kept to judge by."""
     for sample in SAMPLES:
         table = until_schedule(sample)
         for row in table[table.held_out.astype(bool)].to_dict("records"):

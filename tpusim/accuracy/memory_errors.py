@@ -3,7 +3,7 @@
 The residual of a program is the logarithm of the bytes that the compiler took over those that were
 predicted. Of a program that it refused these are the bytes of its last attempt, so that what it
 saves near the limit, by recomputing, is in the residuals of plans near the limit. The programs are
-those from which no rule was learnt: `memory_residuals.csv`, written by
+those that are kept to judge by: `memory_residuals.csv`, written by
 experiments/plan_vs_compiler/residuals.py.
 
 A program weighs `FLOOR + (1 - FLOOR) exp(-d^2 / 2)` for its distance d from the plan, which is the
