@@ -153,7 +153,8 @@ class BodyLifetimes:
     def _leave_to_next(self, place: int, key: str, over: str) -> None:
         """Leave a result to the next iteration, which finds it in the buffer that it enters in.
 
-        While this iteration still reads that buffer, the result has one of its own.
+        While this iteration still reads that buffer, the result has one of its own. It is not
+        written over the buffer of another carry, which the next iteration enters in.
         """
         entered = self.carried[key]
         self.names[key] = entered

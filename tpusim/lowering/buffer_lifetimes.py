@@ -169,18 +169,17 @@ class BufferLifetimes:
     def alloc(self, key: str) -> Alloc:
         """Return the allocation of a buffer; finished gradients have the dtype of their stacks."""
         buffer = self.buffers[key]
-        nbytes, padded = self.size(key), padding_bytes(buffer, self.sizes)
+        one = Alloc(key, self.size(key), buffer.category, padding_bytes(buffer, self.sizes))
         if key in self._kernels.tensors:
-            tiled = nbytes * self._lanes(key)
-            nbytes, padded = tiled, padded + tiled - nbytes
-        one = Alloc(key, nbytes, buffer.category, padded)
+            one = self._in_lanes(one, key)
         return self._as_gradient(one, key) if key in self.finished else one
 
-    def _lanes(self, key: str) -> Number:
-        """Return the bytes of a tensor with the elements of a head in the lanes, over its own."""
+    def _in_lanes(self, one: Alloc, key: str) -> Alloc:
+        """Return the allocation of a tensor with the elements of a head in the lanes."""
         local = self.buffers[key].local
         width = self.sizes.extent(local.dims[-1], local.split().get(local.dims[-1], ()))
-        return -(-width // LANES) * LANES / width
+        tiled = self.size(key) * (-(-width // LANES) * LANES / width)
+        return replace(one, bytes=tiled, padded=one.padded + tiled - one.bytes)
 
     def _as_gradient(self, one: Alloc, key: str) -> Alloc:
         """Return the allocation in the dtype in which gradients are kept for the optimizer."""
@@ -291,8 +290,7 @@ class BufferLifetimes:
         one = self.alloc(key)
         dims = self.buffers[key].local.dims
         if dims and dims[-1] in self._kernels.dims and any(map(is_sequence, dims)):
-            tiled = self.size(key) * self._lanes(key)
-            one = replace(one, bytes=tiled, padded=one.padded + tiled - one.bytes)
+            one = self._in_lanes(one, key)
         return Alloc(f"{key} x{trips}", trips * one.bytes, category, trips * one.padded)
 
 
