@@ -2,7 +2,8 @@
 
 Rows to learn from go to `memory.parquet`, at the end of a run. Those that are held out are sealed,
 as text that nobody reads by accident, in `memory_sealed.txt`, and nothing of them is printed but
-that they are there: `open_held_out.py` opens them, once. A run continues where the last one ended.
+that they are there: `open_held_out.py` opens them, once, and moves them to the table. A run
+continues where the last one ended.
 """
 
 import argparse
@@ -158,6 +159,14 @@ def write_table() -> None:
 def sealed_rows() -> list[dict[str, Any]]:
     """Return the rows that are held out. Only `open_held_out.py` and a continued run ask."""
     return [unsealed(line) for line in _lines(SEALED)]
+
+
+def open_sealed() -> None:
+    """Move the rows that are held out to the table: those of a round that was opened."""
+    with JOURNAL.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in sealed_rows())
+    write_table()
+    SEALED.unlink(missing_ok=True)
 
 
 def _lines(file: Path) -> list[str]:

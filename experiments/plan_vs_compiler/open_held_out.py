@@ -2,8 +2,9 @@
 
 Opens the third of `memory.py` that is held out, computes the plans afresh, prints the errors by
 kind, and records the opening in `memory_openings.json`: date, commit, versions, and all numbers. A
-round is opened once; a fresh third is another `ROUND` of `memory.py`, compiled afresh. With
-`--learnt` the rows to learn from are compared, which opens nothing.
+round is opened once: its rows are moved to those to learn from, and a fresh third is another
+`ROUND` of `memory.py`, compiled afresh. With `--learnt` the rows to learn from are compared, which
+opens nothing.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from statistics import fmean, median, quantiles
 from typing import Any
 
 from memory import KINDS, ROUND, MemoryTwin
-from memory_rows import HERE, open_rows, sealed_rows
+from memory_rows import HERE, open_rows, open_sealed, sealed_rows
 from sample import slice_of
 
 OPENINGS = HERE / "memory_openings.json"
@@ -137,6 +138,7 @@ def main() -> None:
     if not asked.learnt:
         versions = next((row["versions"] for row in rows if "versions" in row), None)
         record(made, {"now": now, "before": was}, versions)
+        open_sealed()
     failed = [row for row in made if row["error"]]
     print(f"{table(now, was)}\n\n{len(failed)} of {len(made)} were not compiled")
 

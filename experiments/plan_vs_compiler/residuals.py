@@ -17,8 +17,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 import limit
-from memory import ROUND
-from memory_rows import sealed_rows
+from memory_rows import open_rows
 from open_held_out import opened
 from sample import Twin, slice_of
 from table import SAMPLES, until_schedule
@@ -57,11 +56,11 @@ def compared() -> Iterator[Taken]:
     for row in limit.rows():
         name = f"limit-{row['number']}"
         yield Taken(name, near[row["number"]], row["program_hbm_bytes"], row["refused"])
-    if any(each["round"] == ROUND for each in opened()):
-        for row in sealed_rows():
-            if taken := row.get("program_hbm_bytes"):
-                refused = row["refused"] or taken > row["usable_bytes"]
-                yield Taken(f"memory-{row['number']}", _twin(row), taken, refused)
+    judged = {each["number"] for each in opened()[-1]["rows"]}
+    for row in open_rows():
+        if row["number"] in judged and (taken := row.get("program_hbm_bytes")):
+            refused = row["refused"] or taken > row["usable_bytes"]
+            yield Taken(f"memory-{row['number']}", _twin(row), taken, refused)
 
 
 def _twin(row: dict, read=lambda value: value) -> Twin:
