@@ -7,7 +7,8 @@ backward pass. A weight outside of the layers is cast before its first gather or
 after its last one: the shard of a head or a table leaves a gap of its size (v5p 2x2x4, libtpu
 0.0.42.1). One that is read once is on the chip in between, and leaves none, where programs keep
 buffers there: 102 of 126 of up to 64 MiB on v4, v5e and v6e, none of 41 on v5p and 3 of 22 on 7x;
-stacks of the layers never are. Those are cast before the layers.
+stacks of the layers never are. Those are cast before the layers, or first of all where the weights
+of layers are gathered beside the core.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,7 +19,17 @@ from tpusim.base.phase import Phase
 from tpusim.frames.body_frame import CAST
 from tpusim.partition import DTYPE_BYTES, LoopNode, Node, PartitionedGraph, Sizes, StoredWeight
 from tpusim.plan import Numerics
-from tpusim.program import Alloc, Collective, Compute, Loop, Op, TopOp
+from tpusim.program import (
+    Alloc,
+    Collective,
+    CollectiveKind,
+    Compute,
+    Loop,
+    Mode,
+    Op,
+    TopOp,
+    walk_ops,
+)
 
 LARGEST_ON_CHIP = 64 * 2.0**20
 """Bytes of the largest cast shard that is on the chip until it is read."""
@@ -58,8 +69,10 @@ def freed_when_read(
                 before.setdefault(cast, []).append(apart[-1])
                 after.setdefault(readers[-1], []).append(apart[-1].tensor)
     stacks = [_without(whole, (*made, *apart)), *made]
-    loops = (place for place, op in enumerate(ops) if isinstance(op, Loop))
-    before.setdefault(next(loops, cast), []).extend(stacks)
+    loops = (
+        [] if _gathers_beside_core(ops) else [i for i, op in enumerate(ops) if isinstance(op, Loop)]
+    )
+    before.setdefault(min(loops, default=cast), []).extend(stacks)
 
     def cast_there(place: int, op: TopOp) -> TopOp:
         if not isinstance(op, Compute | Collective | Loop):
@@ -75,6 +88,17 @@ def freed_when_read(
 
 def _casts(op: TopOp) -> TypeGuard[Compute]:
     return isinstance(op, Compute) and op.name == CAST
+
+
+def _gathers_beside_core(ops: Iterable[TopOp]) -> bool:
+    """Return True if a loop gathers weights while the core goes on."""
+    inside = (op for loop in ops if isinstance(loop, Loop) for op, _ in walk_ops(loop.body))
+    return any(
+        isinstance(op, Collective)
+        and op.kind is CollectiveKind.ALL_GATHER
+        and op.mode is Mode.ASYNC
+        for op in inside
+    )
 
 
 def _readers(ops: Sequence[TopOp], weight: str, nodes: Iterable[Node]) -> list[int]:
