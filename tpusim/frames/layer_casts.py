@@ -67,7 +67,7 @@ def freed_when_read(
             apart.append(_copy(weight, item, sizes))
             if len(readers) > 1 or apart[-1].bytes > min(room, LARGEST_ON_CHIP):
                 before.setdefault(cast, []).append(apart[-1])
-                after.setdefault(readers[-1], []).append(apart[-1].tensor)
+                after.setdefault(_last(ops, readers), []).append(apart[-1].tensor)
     stacks = [_without(whole, (*made, *apart)), *made]
     loops = (
         [] if _gathers_beside_core(ops) else [i for i, op in enumerate(ops) if isinstance(op, Loop)]
@@ -93,12 +93,13 @@ def _casts(op: TopOp) -> TypeGuard[Compute]:
 def _gathers_beside_core(ops: Iterable[TopOp]) -> bool:
     """Return True if a loop gathers weights while the core goes on."""
     inside = (op for loop in ops if isinstance(loop, Loop) for op, _ in walk_ops(loop.body))
-    return any(
-        isinstance(op, Collective)
-        and op.kind is CollectiveKind.ALL_GATHER
-        and op.mode is Mode.ASYNC
-        for op in inside
-    )
+    return any(map(_is_gather_beside_core, inside))
+
+
+def _is_gather_beside_core(op: TopOp) -> bool:
+    if not isinstance(op, Collective):
+        return False
+    return op.kind is CollectiveKind.ALL_GATHER and op.mode is Mode.ASYNC
 
 
 def _readers(ops: Sequence[TopOp], weight: str, nodes: Iterable[Node]) -> list[int]:
@@ -112,6 +113,12 @@ def _readers(ops: Sequence[TopOp], weight: str, nodes: Iterable[Node]) -> list[i
     names = {node.name for node in readers}
     places = {op.name: place for place, op in enumerate(ops) if getattr(op, "name", "") in names}
     return sorted(places.values()) if places.keys() == names else []
+
+
+def _last(ops: Sequence[TopOp], readers: Sequence[int]) -> int:
+    """Return the place of the reader that is done last: a gather beside the core, if any."""
+    beside = (place for place in readers if _is_gather_beside_core(ops[place]))
+    return next(beside, readers[-1])
 
 
 def _copy(weight: StoredWeight, item: float, sizes: Sizes) -> Alloc:
