@@ -201,8 +201,7 @@ def _waits(entry: Entry, body: Body) -> bool:
     if isinstance(entry, CollectiveMatmul):
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
-        flagged = body.compiler.style == "maxtext"
-        return flagged or _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
+        return _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
     return isinstance(entry, ComputeNode) and (
         _fetches_beside_core(body)
         or _is_gathered_along_result(entry, body)
