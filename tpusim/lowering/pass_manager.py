@@ -17,7 +17,11 @@ from tpusim.lowering.body_entries import Entry, Step
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
-from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
+from tpusim.lowering.observed.exchange_copies import (
+    copy_exchanges,
+    copy_head_exchanges,
+    copy_row_exchanges,
+)
 from tpusim.lowering.observed.gradient_of_one import share_gradient
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
@@ -122,6 +126,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),
+    described("row-copies", copy_row_exchanges, _compiled),
     described(
         "insert-quantisations",
         lambda entries, body: insert_quantisations(entries, body.buffers, body.numerics.noise),
