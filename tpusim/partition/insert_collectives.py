@@ -35,6 +35,7 @@ from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
+    ComputeNode,
     LoopNode,
     Node,
     PartitionedGraph,
@@ -304,7 +305,8 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
 def _sum(builder: BodyBuilder, op: Pointwise) -> None:
     """Add up terms that are partial over the same axes before their collective, others after."""
     (output,) = op.outputs
-    terms = _merged_terms(builder, op, [builder.value_of(tensor) for tensor in op.inputs])
+    given = _rows_added(builder, output, [builder.value_of(tensor) for tensor in op.inputs])
+    terms = _merged_terms(builder, op, given)
     want, kept = _layout_of_sum(builder, output, terms)
     split = dict(zip(output.dims, want, strict=True))
     settled = [builder.reduced_term(term, _repeated(term.tensor, split), kept) for term in terms]
@@ -361,6 +363,34 @@ def _merged_terms(
         (made,) = builder.compute(op, split, keys, f"{op.name}/terms")
         terms.append(replace(made, partial=partial, maker=""))
     return terms
+
+
+def _rows_added(
+    builder: BodyBuilder, output: Tensor, terms: list[ShardedValue]
+) -> list[ShardedValue]:
+    """Return the terms of a gradient, those of matmuls reduced where rows are scattered into them.
+
+    The transpose of a lookup adds its rows to the gradient that the head has left, which is then
+    sharded as the table is, and gathered for it: on one device, so that all devices' are its terms
+    (tables of 32k words that are gathered for their lookup, v4, v5p and v6e; libtpu 0.0.42.1).
+    """
+    scatters = {
+        node.op.name
+        for node in builder.nodes
+        if isinstance(node, ComputeNode) and isinstance(node.op, Scatter)
+    }
+    rows = next((term for term in terms if term.partial and term.maker in scatters), None)
+    want = builder.layout_of(output)
+    if rows is None or builder.stays_partial(output) or rows.layout == want:
+        return terms
+
+    def apart(term: ShardedValue) -> ShardedValue:
+        if term is rows or (term.layout, term.partial) != (rows.layout, rows.partial):
+            return term
+        gathered = builder.reshard(builder.reduced_term(term, want), rows.layout)
+        return replace(gathered, partial=rows.partial)
+
+    return [apart(term) for term in terms]
 
 
 def _scan(builder: BodyBuilder, op: Scan) -> None:
