@@ -30,6 +30,7 @@ from tpusim.lowering.observed.ring_copies import copy_ring_operands
 from tpusim.lowering.observed.scores_of_one import inline_softmax
 from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.observed.turned_heads import turn_heads
+from tpusim.lowering.observed.turned_tables import turn_tables
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
@@ -123,6 +124,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         lambda body: body.remat.unrolled and not body.remat.left_to_compiler and _compiled(body),
     ),
     described("turn-heads", turn_heads, _compiled),
+    described("turn-tables", turn_tables, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),
@@ -151,7 +153,7 @@ def run_passes(
     """
     if current_log() is not None:
         return _passed(decisions, nodes, name, looped)
-    sharding, numerics, compiler, remat, _ = decisions.choices
+    sharding, numerics, compiler, remat, *_ = decisions.choices
     choices = numerics, compiler, remat, hashable(sharding.context), decisions.permutes
     held = Same((decisions.declared, *nodes))
     known = _known_bodies(held, name, looped, tuple(sharding.mesh), choices)
