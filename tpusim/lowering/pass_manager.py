@@ -23,6 +23,7 @@ from tpusim.lowering.observed.exchange_copies import (
     copy_row_exchanges,
 )
 from tpusim.lowering.observed.gradient_of_one import share_gradient
+from tpusim.lowering.observed.late_norm_gradient import late_norm_gradient
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
@@ -102,6 +103,11 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
+    described(
+        "late-norm-gradient",
+        late_norm_gradient,
+        lambda body: not body.looped and _compiled(body),
+    ),
     described(
         "head-gradient-first",
         head_gradient_first,
