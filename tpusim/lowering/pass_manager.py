@@ -28,8 +28,8 @@ from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
 from tpusim.lowering.observed.ring_copies import copy_ring_operands
-from tpusim.lowering.observed.scores_of_one import inline_softmax
 from tpusim.lowering.observed.scattered_apart import scatter_apart
+from tpusim.lowering.observed.softmax_in_matmuls import compute_softmax_in_matmuls
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.observed.turned_tables import turn_tables
 from tpusim.lowering.operand_dtypes import mark_quantised
@@ -69,7 +69,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
     described("pick-logits", pick_logits, _compiled),
     described("share-gradient", share_gradient, _compiled),
-    described("scores-of-one", inline_softmax, _compiled),
+    described("softmax-in-matmuls", compute_softmax_in_matmuls, _compiled),
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
