@@ -40,7 +40,12 @@ UNROLLED_MICROBATCHES = 2
 def choices_of(plan: Plan) -> BodyChoices:
     """Return what the lowering of the bodies of a plan's step reads, see `BodyChoices`."""
     return BodyChoices(
-        plan.sharding, plan.numerics, plan.compiler, plan.remat, tuple(plan.optimizer.axes)
+        plan.sharding,
+        plan.numerics,
+        plan.compiler,
+        plan.remat,
+        updated=tuple(plan.optimizer.axes),
+        repeated=plan.microbatches > 1,
     )
 
 

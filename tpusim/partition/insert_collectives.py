@@ -59,6 +59,7 @@ def emit(
     late: bool = False,
     updates: Mapping[str, Layout] | None = None,
     norms: NormGroups = (),
+    kept: Mapping[str, Layout] | None = None,
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
@@ -69,6 +70,7 @@ def emit(
     late: True if gradients of weights are left as terms, see `late_reductions.py`.
     updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
     norms: axes of the sums of batch norms over groups of examples, see `norm_groups`.
+    kept: layouts of what loops save otherwise than it is made, see `kernel_residuals`.
     """
     updates = updates or {}
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
@@ -81,6 +83,7 @@ def emit(
         late=late,
         updates=updates,
         groups=norms,
+        kept=kept,
     )
     builder.note_readers(graph.ops)
     groups: list[list[Node]] = []
@@ -94,12 +97,12 @@ def emit(
         for weight, gradient in graph.gradients
         if gradient.name in builder.held
     )
-    kept = [key for _, key in gradients]
-    kept += [builder.held[name].key for name in graph.results if name in builder.held]
+    left = [key for _, key in gradients]
+    left += [builder.held[name].key for name in graph.results if name in builder.held]
     fused = []
     for group in groups:
         others = (key for other in groups if other is not group for n in other for key in n.reads)
-        fused.append(fuse_epilogues(group, (*kept, *others)))
+        fused.append(fuse_epilogues(group, (*left, *others)))
     matrices, trained = layer_matrices(graph), {weight for weight, _ in graph.gradients}
     return PartitionedGraph(
         name=graph.name,
@@ -395,12 +398,12 @@ def _scan(builder: BodyBuilder, op: Scan) -> None:
     again = "wgt/" if op.weights_only else "bwd/"
     inner = builder.inner(again if op.phase is Phase.BACKWARD else builder.prefix, op)
     entered = [inner.add_input(inner_in).key for _, inner_in, _, _ in op.carries]
-    loads = tuple(inner.add_input(replace(t, dtype=t.saved_dtype)).key for t in op.loads)
+    loads = tuple(inner.add_load(replace(t, dtype=t.saved_dtype)).key for t in op.loads)
     for _, part in op.slices:
         inner.add_input(part)
     _body(inner, op.body)
     left = [inner.reduced(inner_out).key for _, _, inner_out, _ in op.carries]
-    saves = tuple(inner.reduced(tensor).key for tensor in op.saves)
+    saves = tuple(inner.saved(tensor).key for tensor in op.saves)
     parts = [inner.finished(part) for part, _ in op.stacks]
     sums = [_sum_over_trips(builder, inner, op, *pair) for pair in op.sums]
     gradients = _stacked_gradients(inner, op)

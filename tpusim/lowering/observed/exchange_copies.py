@@ -5,7 +5,7 @@ the received pieces in the order of the senders. A matmul has its tensors in the
 dimensions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -50,7 +50,8 @@ def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         (collective,) = entry.collectives
         by_sort = not sorted_keys.isdisjoint((*collective.reads, *collective.writes))
         sides = _of_sort(collective, buffers) if by_sort else _of_matmuls(collective, body)
-        result.extend(_copied(entry, sides, "sort" if by_sort else "relayout", buffers))
+        name = "sort" if by_sort else "relayout"
+        result.extend(copied(entry, lambda _, sides=sides: sides, name, buffers))  # type: ignore[misc]
     return result
 
 
@@ -64,7 +65,7 @@ def copy_head_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
     result: list[Entry] = []
     for entry in entries:
         if _exchanges_heads(entry):
-            result.extend(_copied(entry, (False, True), "turn", body.buffers))
+            result.extend(copied(entry, lambda _: (False, True), "turn", body.buffers))
         else:
             result.append(entry)
     return result
@@ -85,9 +86,9 @@ def copy_row_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         if not (isinstance(entry, PlannedCollective) and _exchanged_dims(entry)):
             result.append(entry)
         elif not made.isdisjoint(entry.reads):
-            result.extend(_copied(entry, (False, True), "rows", body.buffers))
+            result.extend(copied(entry, (False, True), "rows", body.buffers))
         elif not added.isdisjoint(entry.writes):
-            result.extend(_copied(entry, (True, True), "rows", body.buffers))
+            result.extend(copied(entry, (True, True), "rows", body.buffers))
         else:
             result.append(entry)
     return result
@@ -135,22 +136,32 @@ def _of_sort(collective: CollectiveNode, buffers: Mapping[str, Buffer]) -> tuple
     return not there, there
 
 
-def _copied(
-    entry: PlannedCollective, sides: tuple[bool, bool], name: str, buffers: dict[str, Buffer]
+def copied(
+    entry: PlannedCollective,
+    sides: Callable[[CollectiveNode], tuple[bool, bool]],
+    name: str,
+    buffers: dict[str, Buffer],
 ) -> tuple[Entry, ...]:
-    """Return an exchange with passes through HBM before and after it, as `sides` say.
+    """Return a collective with passes through HBM before and after it.
+
+    sides: whether each of its tensors is copied before it, and after it.
 
     The copies are added to `buffers`.
     """
-    (collective,) = entry.collectives
-    (source,), (made,) = collective.reads, collective.writes
-    copied, turned = sides
-    sent = _copy_of(source, name, "sent", buffers) if copied else source
-    came = _copy_of(made, name, "as it came", buffers) if turned else made
-    moved = replace(entry, collectives=(replace(collective, reads=(sent,), writes=(came,)),))
-    before = (_pass(f"{name}/{sent}", collective, source, sent, buffers),) if copied else ()
-    after = (_pass(f"{name}/{made}", collective, came, made, buffers),) if turned else ()
-    return (*before, moved, *after)
+    before: list[Entry] = []
+    after: list[Entry] = []
+    moved: list[CollectiveNode] = []
+    for collective in entry.collectives:
+        (source,), (made,) = collective.reads, collective.writes
+        copies, turns = sides(collective)
+        sent = _copy_of(source, name, "sent", buffers) if copies else source
+        came = _copy_of(made, name, "as it came", buffers) if turns else made
+        moved.append(replace(collective, reads=(sent,), writes=(came,)))
+        if copies:
+            before.append(_pass(f"{name}/{sent}", collective, source, sent, buffers))
+        if turns:
+            after.append(_pass(f"{name}/{made}", collective, came, made, buffers))
+    return (*before, replace(entry, collectives=tuple(moved)), *after)
 
 
 def _copy_of(key: str, name: str, which: str, buffers: dict[str, Buffer]) -> str:
