@@ -86,9 +86,9 @@ def copy_row_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         if not (isinstance(entry, PlannedCollective) and _exchanged_dims(entry)):
             result.append(entry)
         elif not made.isdisjoint(entry.reads):
-            result.extend(copied(entry, (False, True), "rows", body.buffers))
+            result.extend(copied(entry, lambda _: (False, True), "rows", body.buffers))
         elif not added.isdisjoint(entry.writes):
-            result.extend(copied(entry, (True, True), "rows", body.buffers))
+            result.extend(copied(entry, lambda _: (True, True), "rows", body.buffers))
         else:
             result.append(entry)
     return result
