@@ -18,6 +18,7 @@ from tpusim.frames.weight_gathers import gathers
 from tpusim.graph import Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import (
+    OBSERVED,
     AskedPlace,
     BodyChoices,
     BodyLowerer,
@@ -118,7 +119,9 @@ class TrainingFrame:
         )
         cast = any(op.name == CAST for op in ops)
         if cast and self.plan.microbatches == 1 and not decisions.ideal:
-            ops = freed_when_read(ops, shards, partitioned, self.plan.numerics, self.sizes)
+            late = decisions.chip.generation not in ("v5e", "7x")
+            late = late and OBSERVED not in self.plan.compiler.without_passes
+            ops = freed_when_read(ops, shards, partitioned, self.plan.numerics, self.sizes, late)
         return Program(
             name=graph.name,
             axes=tuple(self.plan.mesh.items()),

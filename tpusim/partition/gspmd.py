@@ -9,7 +9,7 @@ from tpusim.graph import Graph, ModelPart
 from tpusim.partition.asked_sizes import AskedSizes, SizeAnswers
 from tpusim.partition.insert_collectives import emit
 from tpusim.partition.layout import Layout
-from tpusim.partition.lookups import exchanged_tables
+from tpusim.partition.lookups import RowMoves, row_moves
 from tpusim.partition.norm_groups import NormGroups, norm_groups
 from tpusim.partition.partitioned_graph import LoopNode, Node, PartitionedGraph
 from tpusim.partition.propagate import layouts
@@ -36,11 +36,11 @@ def partition_graph(
     graph does not admit.
     """
     found = layouts(graph, sharding, rules)
-    exchanged = exchanged_tables(graph, sharding, rules.style, found, updates.late)
+    moves = row_moves(graph, sharding, rules.style, found, updates.late)
     divided = update_layouts(graph, sharding, updates.axes, found)
     layouts_of = tuple(sorted(found.items()))
     groups = norm_groups(graph, sharding, found)
-    made = _emitted(graph, layouts_of, (), exchanged, updates.late, divided, groups)
+    made = _emitted(graph, layouts_of, (), moves, updates.late, divided, groups)
     return replace(made, axes=tuple(sharding.active_axes), dropped=rules.dropped)
 
 
@@ -56,7 +56,7 @@ def partition_parts(
     Their tensors have the layouts of the whole model. Raise PlanError as `partition_graph` does.
     """
     whole = layouts(graph, sharding, rules)
-    exchanged = exchanged_tables(graph, sharding, rules.style, whole, updates.late)
+    moves = row_moves(graph, sharding, rules.style, whole, updates.late)
     divided = dict(update_layouts(graph, sharding, updates.axes, whole))
     groups = norm_groups(graph, sharding, whole)
     made: dict[int, PartitionedGraph] = {}
@@ -66,7 +66,7 @@ def partition_parts(
         names = {name: like for name, like in part.origin if like in divided}
         own_updates = tuple((divided | {n: divided[like] for n, like in names.items()}).items())
         late = updates.late
-        partitioned = _emitted(part.graph, found, part.passes, exchanged, late, own_updates, groups)
+        partitioned = _emitted(part.graph, found, part.passes, moves, late, own_updates, groups)
         axes = tuple(sharding.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
     return [made[id(part)] for part in parts]
@@ -96,12 +96,12 @@ def _new(
     sizes: AskedSizes,
     found: tuple[tuple[str, Layout], ...],
     passes: tuple[int, ...],
-    exchanged: frozenset[str],
+    moves: RowMoves,
     late: bool,
     updates: tuple[tuple[str, Layout], ...],
     groups: NormGroups,
 ) -> PartitionedGraph:
-    partitioned = emit(graph, sizes, dict(found), passes, exchanged, late, dict(updates), groups)
+    partitioned = emit(graph, sizes, dict(found), passes, moves, late, dict(updates), groups)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node
         for node in partitioned.nodes
