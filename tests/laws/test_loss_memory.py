@@ -168,27 +168,6 @@ def test_the_cast_shard_of_a_head_is_freed_by_its_gather() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chip", "keys", "maker"),
-    [
-        ("v5p:2x2x4", {}, "all-gather/head@fsdp"),
-        ("v6e:4x4", {}, "all-gather/head@fsdp"),
-        ("v5e:4x4", {}, "cast_weights"),
-        ("v5p:2x2x4", {"without_passes": ["observed"]}, "cast_weights"),
-    ],
-)
-def test_the_shard_of_a_head_is_cast_where_it_is_gathered(
-    chip: str, keys: dict[str, Any], maker: str
-) -> None:
-    """The table's is read by the first lookup, and so is cast before it."""
-    program = program_of(
-        MODEL, loss_plan(mesh={"data": 4, "fsdp": 4}, **keys), Slice(*chip.split(":"))
-    )
-    made = {each.tensor: op.name for op, _ in flat(program.body) for each in op.allocs}
-    assert made["head/cast"] == maker
-    assert made["embedding/cast"] == "cast_weights"
-
-
-@pytest.mark.parametrize(
     ("chip", "shape", "batch", "held"),
     [
         ("v4", "2x2x4", 16, True),

@@ -8,7 +8,6 @@ runs and in which order; what comes out becomes the operations of a `Program`.
 from tpusim.lowering.asked_place import AskedPlace as AskedPlace
 from tpusim.lowering.asked_place import SharedLowerings as SharedLowerings
 from tpusim.lowering.body_entries import Entry as Entry
-from tpusim.lowering.collective_lowering import OBSERVED as OBSERVED
 from tpusim.lowering.decisions import BodyChoices as BodyChoices
 from tpusim.lowering.decisions import LoweringDecisions as LoweringDecisions
 from tpusim.lowering.device_groups import group_of as group_of

@@ -31,7 +31,7 @@ from tpusim.lowering.offload import (
     with_host_copies,
 )
 from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
-from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip
+from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip, take_off_hbm
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
@@ -89,6 +89,7 @@ class LoweredBody(NamedTuple):
     before, after: of each iteration, what runs before the loop and after it.
     ahead: buffers that are allocated for all iterations before the first.
     whole: weight -> buffer of its whole gradient, of which the optimizer takes a part.
+    waiting: its matmuls that are rings and run after all iterations, where no loop is left.
     """
 
     before: tuple[Op, ...]
@@ -98,6 +99,7 @@ class LoweredBody(NamedTuple):
     reduced: Mapping[str, str]
     crossing: tuple[str, ...]
     whole: Mapping[str, str]
+    waiting: tuple[str, ...]
 
 
 Bodies: TypeAlias = dict[tuple[int, bool], LoweredBody]
@@ -133,9 +135,11 @@ class BodyLowerer:
             partitioned.nodes,
         )
         self.reduced: dict[str, str] = {}
+        self.waiting: tuple[str, ...] = ()
         self.crossing: list[str] = []
         self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
+        self._room = on_chip_room(decisions.chip, decisions.choices.compiler)
 
     def passes(
         self, given: Mapping[str, str] | None = None
@@ -174,8 +178,12 @@ class BodyLowerer:
             of_weights = dict(loop_node.gradients).values()
             self.ahead[loop_node.name] = self.memory.allocated_ahead(of_weights)
         whole = list(chain.from_iterable(passes))
+        all_lives = list(chain.from_iterable(lives))
         if loop_node is None:
-            self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))
+            self.on_chip = self._placed_on_chip(whole, all_lives)
+        take_off_hbm(whole, all_lives, self.memory.names, self._room)
+        rings = (each for each in whole if isinstance(each, CollectiveMatmul))
+        self.waiting = tuple(ring.name for ring in rings if ring.waits)
         self.crossing += [
             each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
         ]
@@ -195,8 +203,7 @@ class BodyLowerer:
     ) -> dict[str, int]:
         """Return the buffers of the step itself that stay on the chip, each with 1."""
         names = self.memory.names
-        room = on_chip_room(self.decisions.chip, self.decisions.choices.compiler)
-        placed = placed_on_chip(entries, lives, names, room)
+        placed = placed_on_chip(entries, lives, names, self._room)
         return {key: placed[name] for key, name in names.items() if name in placed}
 
     def _entries(self, nodes: Sequence[Node], loop_node: LoopNode | None) -> list[Entry]:
@@ -257,7 +264,7 @@ class BodyLowerer:
             return _holding(tuple(part for part in parts if part.body), life)
         if loop_node.scan.phase is not Phase.BACKWARD:
             return (loop,)
-        ops = fetched_ahead(loop)
+        ops = fetched_ahead(loop, made.waiting)
         last = {name.removesuffix(LAST): name for name in names(ops) if name.endswith(LAST)}
         self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}
         self.crossing = [last.get(name, name) for name in self.crossing]
@@ -296,6 +303,7 @@ class BodyLowerer:
             {weight: op for weight, op in self.reduced.items() if weight not in reduced},
             tuple(self.crossing[crossing:]),
             {w: key for w, _ in loop_node.gradients if (key := self.memory.whole.get(w))},
+            self.waiting,
         )
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:
