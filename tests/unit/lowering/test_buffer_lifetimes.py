@@ -154,16 +154,16 @@ def with_head_reduced_early(mesh: dict[str, int]) -> tuple[Op, ...]:
 @pytest.mark.parametrize(
     ("mesh", "freed"),
     [
-        ({"fsdp": 64}, "layers/d"),
+        ({"fsdp": 64}, "reduce-scatter/d(embedding)@fsdp"),
         ({"data": 4, "fsdp": 16}, "reduce-scatter/d(head)@fsdp"),
     ],
 )
-def test_an_all_reduced_gradient_is_held_whole_through_the_layers(
+def test_an_all_reduced_gradient_is_held_whole_until_the_optimizer(
     mesh: dict[str, int], freed: str
 ) -> None:
     """Over the whole slice it is all-reduced and then sliced; over a part of it, scattered.
 
-    Its shard is there from the reduction on in either case.
+    Its shard is there from the reduction on in either case. The table's follows the layers.
     """
     body = with_head_reduced_early(mesh)
     assert taken(named(body, "logits/dw")) == {"d(head)": HEAD}

@@ -207,13 +207,15 @@ def _waits(entry: Entry, body: Body) -> bool:
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
-    over axes that shard experts (8 of 12), with MaxText's flags (4 of 4), and where anything is
-    offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are
-    not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
-    with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to v6e.
+    over axes that shard experts (8 of 12), and where anything is offloaded (10 of 10 on v4, v5e,
+    v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if they save more than
+    their inputs (3 of 3; with these alone none of 7, with MaxText's flags and sharded sequences
+    too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's flags.
     """
     if _reduces_beside_core(body):
-        return isinstance(entry, ComputeNode | CollectiveMatmul)
+        return isinstance(entry, CollectiveMatmul) or (
+            isinstance(entry, ComputeNode) and not _is_added_to(entry, body)
+        )
     if isinstance(entry, CollectiveMatmul):
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
@@ -252,6 +254,17 @@ def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
 def _reduces_beside_core(body: Body) -> bool:
     gradients = (c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT)
     return any(is_across(axes) or body.over(axes).offloaded for axes in gradients)
+
+
+def _is_added_to(compute: ComputeNode, body: Body) -> bool:
+    """Return True if others are added to its result once that is all-reduced."""
+    reduced = {
+        key
+        for c in body.collectives
+        if c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
+        for key in c.writes
+    }
+    return any(not reduced.isdisjoint(other.reads) for other in body.computes)
 
 
 def _all_reduces(compute: ComputeNode, body: Body) -> bool:
