@@ -55,7 +55,7 @@ def _is_of_norm(entry: Entry, head: Entry) -> bool:
     """Return True for the gradient of the norm whose result the head's gradient reads."""
     if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Pointwise)):
         return False
-    if entry.op.inputs[0].primal not in head.reads:
+    if not entry.op.inputs or entry.op.inputs[0].primal not in head.reads:
         return False
     small = sum(len(tensor.dims) == 1 for tensor in entry.op.outputs)
     own = bool(entry.op.over) and not entry.epilogue and entry.phase is Phase.BACKWARD
