@@ -1,6 +1,7 @@
 """Softmax of attention through HBM, which the matmuls that read its results compute."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -10,7 +11,7 @@ from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.partition import ComputeNode, LocalShape, Node
 
 _WRITE_PROBABILITIES = {False: ("v4", "7x"), True: ("v2", "v3", "v4", "v5p", "7x")}
-"""The generations that write the probabilities, by whether the scores are in f32."""
+"""The generations that write probabilities that are read twice, by whether scores are in f32."""
 
 _COMPUTE_GRADIENT = ("v5e",)
 """The generation that writes no gradient of scores in bf16."""
@@ -26,7 +27,8 @@ def compute_softmax_in_matmuls(nodes: Sequence[Node], body: Body) -> list[Node]:
     the probabilities, and scores of one sequence, whose dimension is dropped, in the dtype in which
     they multiply. `docs/compiler.md` counts the programs (libtpu 0.0.42.1).
     """
-    return [_inlined(node, body) if _is_softmax(node) else node for node in nodes]
+    readers = Counter(key for node in nodes for key in node.reads)
+    return [_inlined(node, body, readers) if _is_softmax(node) else node for node in nodes]
 
 
 def _is_softmax(node: Node) -> TypeGuard[ComputeNode]:
@@ -37,7 +39,7 @@ def _is_softmax(node: Node) -> TypeGuard[ComputeNode]:
     return over == dims[-1:] and is_sequence(over[0]) and len(dims) > len(("head", "query", "key"))
 
 
-def _inlined(node: ComputeNode, body: Body) -> ComputeNode:
+def _inlined(node: ComputeNode, body: Body, readers: Mapping[str, int]) -> ComputeNode:
     assert isinstance(node.op, Pointwise)
     local = body.buffers[node.writes[0]].local
     wide = [key for key in node.reads if body.buffers[key].dtype == "f32"]
@@ -47,7 +49,8 @@ def _inlined(node: ComputeNode, body: Body) -> ComputeNode:
     if node.phase is Phase.BACKWARD:
         inlined = body.ask(_computes_gradient, local, bool(wide))
     else:
-        inlined = body.ask(_computes_probabilities, local, bool(wide))
+        twice = readers[node.writes[0]] > 1
+        inlined = body.ask(_computes_probabilities, local, bool(wide), twice)
     return replace(node, op=replace(node.op, inlined=True)) if inlined else node
 
 
@@ -57,7 +60,11 @@ def _drops_dimension(decisions: LoweringDecisions, local: LocalShape) -> bool:
     return one and decisions.chip.generation != "7x"
 
 
-def _computes_probabilities(decisions: LoweringDecisions, local: LocalShape, wide: bool) -> bool:
+def _computes_probabilities(
+    decisions: LoweringDecisions, local: LocalShape, wide: bool, twice: bool
+) -> bool:
+    if not twice and decisions.chip.generation != "7x":
+        return True
     writes = _WRITE_PROBABILITIES[wide and not _drops_dimension(decisions, local)]
     return decisions.chip.generation not in writes
 
