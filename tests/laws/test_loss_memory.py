@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plans import flat, program_of
+from plans import flat, loop, program_of
 
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
@@ -240,3 +240,23 @@ def test_a_tied_head_to_which_rows_are_added_is_reduced_at_once_on_7x() -> None:
 def test_a_tied_head_of_a_gathered_table_needs_what_its_program_does(chip: str, gib: float) -> None:
     result = simulate(SMALL_TABLE, loss_plan(global_batch=128), Slice(*chip.split(":")))
     assert result.hbm_peak_bytes / 2**30 == pytest.approx(gib, rel=0.01)
+
+
+@pytest.mark.parametrize(("tiles", "gib"), [(2, 10.422), (8, 4.422), (16, 3.422)])
+def test_a_tied_head_in_tiles_is_a_ring_before_the_gradient_of_its_input(
+    tiles: int, gib: float
+) -> None:
+    """The table and the sums of the ring lie beside a tile's gradient and its copy."""
+    model = SMALL_TABLE.replace(vocab=2**18)
+    plan = loss_plan(global_batch=64, vocab_tiles=tiles)
+    result = simulate(model, plan, V5P)
+    assert result.hbm_peak_bytes / 2**30 == pytest.approx(gib, rel=0.01)  # compiled
+    names = [op.name for op in loop(result.program.body, "vocab_tiles/d").body]
+    assert names.index("bwd/logits/dw/ring") < names.index("bwd/logits/dx")
+
+
+def test_a_ring_over_four_devices_in_tiles_comes_last() -> None:
+    plan = loss_plan(mesh={"fsdp": 4, "tensor": 4}, vocab_tiles=4)
+    names = [op.name for op in loop(program_of(MODEL, plan, V5P).body, "vocab_tiles/d").body]
+    (ring,) = (name for name in names if name.startswith("bwd/logits/dw/ring"))
+    assert names.index(ring) > names.index("bwd/logits/dx")
