@@ -137,8 +137,9 @@ def test_a_ring_of_the_head_waits_over_parts_of_a_sequence_and_experts(
     assert (names.index("logits/dw/ring") > names.index("layers/d")) is waits
 
 
-def test_a_sharded_head_that_is_all_reduced_waits() -> None:
-    assert head_waits(plan_of({"data": 4, "tensor": 4}, global_batch=256))
+def test_a_sharded_head_that_is_all_reduced_does_not_wait() -> None:
+    """Before the layers in 6 of 7 programs with data 4 x tensor 4 on v4, v5p and v6e."""
+    assert not head_waits(plan_of({"data": 4, "tensor": 4}, global_batch=256))
 
 
 @pytest.mark.parametrize(
