@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Pointwise, Tensor, TokenRouting, is_sequence, plain_dim
+from tpusim.graph import Gather, Pointwise, Scatter, Tensor, TokenRouting, is_sequence, plain_dim
 from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.partition import HEADS, Buffer, CollectiveNode, ComputeNode
@@ -66,6 +66,29 @@ def copy_head_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
     for entry in entries:
         if _exchanges_heads(entry):
             result.extend(copied(entry, lambda _: (False, True), "turn", body.buffers))
+        else:
+            result.append(entry)
+    return result
+
+
+def copy_row_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Insert a pass through HBM after each all-to-all of a table's rows, and before a gradient's.
+
+    Rows come from the devices of the columns, one device after the other; a token has all columns
+    together. Of lookups of compiled plans on v2 to 7x, the rows are copied after the exchange in
+    111 of 118; their gradients before it in 82 of 93, and after it in 70 (libtpu 0.0.42.1).
+    """
+    lookups = [entry for entry in entries if isinstance(entry, ComputeNode)]
+    made = {key for entry in lookups if isinstance(entry.op, Gather) for key in entry.writes}
+    added = {key for entry in lookups if isinstance(entry.op, Scatter) for key in entry.reads}
+    result: list[Entry] = []
+    for entry in entries:
+        if not (isinstance(entry, PlannedCollective) and _exchanged_dims(entry)):
+            result.append(entry)
+        elif not made.isdisjoint(entry.reads):
+            result.extend(copied(entry, lambda _: (False, True), "rows", body.buffers))
+        elif not added.isdisjoint(entry.writes):
+            result.extend(copied(entry, lambda _: (True, True), "rows", body.buffers))
         else:
             result.append(entry)
     return result
