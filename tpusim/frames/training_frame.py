@@ -236,12 +236,15 @@ def with_loss_value(ops: Sequence[TopOp]) -> tuple[TopOp, ...]:
     libtpu 0.0.42.1).
     """
     value = Alloc(f"{LOSS}/value", VALUE_BYTES, "activations")
-    return tuple(
-        replace(op, allocs=(*op.allocs, value))
-        if isinstance(op, Compute) and any(one.tensor == LOSS for one in op.allocs)
-        else op
-        for op in ops
-    )
+    *_, last = (op for op in ops if isinstance(op, Compute))
+    made = any(alloc.tensor == LOSS for op in ops if isinstance(op, Compute) for alloc in op.allocs)
+
+    def holding(op: Compute) -> Compute:
+        allocs = (value,) if any(alloc.tensor == LOSS for alloc in op.allocs) else ()
+        frees = (value.tensor,) if op is last else ()
+        return replace(op, allocs=(*op.allocs, *allocs), frees=(*op.frees, *frees))
+
+    return tuple(holding(op) if made and isinstance(op, Compute) else op for op in ops)
 
 
 def reduce_once(

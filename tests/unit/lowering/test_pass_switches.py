@@ -78,6 +78,7 @@ CASES: dict[str, Case] = {
         long({"fsdp": 4, "context": 4}, context_exchange="all-to-all"),
         V6E,
     ),
+    "row-copies": (small(vocab=262144), plan_of(FSDP), V6E),
 }
 
 

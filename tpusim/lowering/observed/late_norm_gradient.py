@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tpusim.base.phase import Phase
 from tpusim.graph import Einsum, Pointwise
-from tpusim.lowering.body_entries import CollectiveMatmul, Entry, PlannedCollective
+from tpusim.lowering.body_entries import CollectiveMatmul, Entry, PlannedCollective, with_readers
 from tpusim.lowering.decisions import Body
 from tpusim.partition import ComputeNode, LoopNode
 
@@ -17,7 +17,8 @@ from tpusim.partition import ComputeNode, LoopNode
 def late_norm_gradient(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Sum the gradient of a norm's scale after the matmul for the head's gradient, if it waits.
 
-    What the norm was given and the gradient of what it made are held until then.
+    What the norm was given and the gradient of what it made are held until then. What reads the
+    sums follows them.
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     late = (i for i in range(last + 1, len(entries)) if _multiplies(entries[i], body))
@@ -27,11 +28,17 @@ def late_norm_gradient(entries: Sequence[Entry], body: Body) -> list[Entry]:
     }
     result = list(entries)
     for place, entry in enumerate(entries[:last] if head else ()):
-        if _is_of_norm(entry, result[head]) and entry.reads[0] not in collected:
+        if _is_of_norm(entry, entries[head]) and entry.reads[0] not in collected:
             assert isinstance(entry, ComputeNode)
             result[place], late_one = _apart(entry)
-            result.insert(head + 1, late_one)
+            early = {i for i in range(place + 1, head) if _reads(entries[i], late_one)}
+            kept, readers = with_readers(result[: head + 1], early)
+            return [*kept, late_one, *readers, *result[head + 1 :]]
     return result
+
+
+def _reads(entry: Entry, maker: Entry) -> bool:
+    return not set(maker.writes).isdisjoint(entry.reads)
 
 
 def _multiplies(entry: Entry, body: Body) -> bool:
