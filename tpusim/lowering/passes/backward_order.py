@@ -234,11 +234,11 @@ def _waits(entry: Entry, body: Body) -> bool:
     its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
     so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
-    gathered over a dimension of the result (6 of 9). So does a sharded result that is all-reduced,
-    of which the only program seen waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu
-    0.0.42.1), and beside copies to the host a whole one that is all-reduced (3 of 3 on v5p and v6e;
-    of others, whose shard or slice is kept, none of 6), but not with MaxText's flags (4 of 4; 10 of
-    13 other heads are where this says with them, and those of 4 published configurations).
+    gathered over a dimension of the result (6 of 9). Beside copies to the host, so does a whole one
+    that is all-reduced (3 of 3 on v5p and v6e; of others, whose shard or slice is kept, none of 6),
+    but not with MaxText's flags (4 of 4; 10 of 13 other heads are where this says with them, and
+    those of 4 published configurations). A shard that is all-reduced does not wait (6 of 7: data 4
+    x tensor 4 on v4, v5p and v6e; libtpu 0.0.42.1).
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
@@ -259,7 +259,7 @@ def _waits(entry: Entry, body: Body) -> bool:
         return _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
     return isinstance(entry, ComputeNode) and (
         _is_gathered_along_result(entry, body)
-        or _all_reduces(entry, body)
+        or _all_reduces_beside_copies(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
         or _waits_for_nothing(entry, body)
     )
@@ -327,11 +327,10 @@ def _is_added_to(compute: ComputeNode, body: Body) -> bool:
     return any(not reduced.isdisjoint(other.reads) for other in body.computes)
 
 
-def _all_reduces(compute: ComputeNode, body: Body) -> bool:
-    """Return True for an all-reduced result that is sharded, or beside copies to the host."""
-    sharded = any(body.buffers[compute.writes[0]].local.split().values())
+def _all_reduces_beside_copies(compute: ComputeNode, body: Body) -> bool:
+    """Return True for an all-reduced result beside copies to the host."""
     beside_copies = bool(body.remat.offload) and body.compiler.style != "maxtext"
-    return (sharded or beside_copies) and any(
+    return beside_copies and any(
         c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
         for c in body.collectives
     )
