@@ -19,12 +19,14 @@ class FusedResults(NamedTuple):
     groups: of element-wise groups whose readers can compute them, each with the group's operands;
         it is fused if it is as large as one of these.
     again: those of recomputation, which are fused if it is as large as one alone.
+    marked: those that a pass found fused, whatever their size: `softmax_in_matmuls`.
     rings: of these, the axes of each ring that reads them.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
     groups: Mapping[str, tuple[str, ...]]
     again: frozenset[str]
+    marked: frozenset[str]
     rings: Mapping[str, frozenset[Axes]]
     terms: Mapping[str, str]
 
@@ -39,9 +41,12 @@ class FusedResults(NamedTuple):
         return {
             key: operands
             for key, operands in self.groups.items()
-            if (large := sum(bool(size(operand) == size(key)) for operand in operands))
-            and (large == 1 or key not in self.again)
-            and all(bool(devices(axes) <= UNROLLED_RING) for axes in self.rings.get(key, ()))
+            if key in self.marked
+            or (
+                (large := sum(bool(size(operand) == size(key)) for operand in operands))
+                and (large == 1 or key not in self.again)
+                and all(bool(devices(axes) <= UNROLLED_RING) for axes in self.rings.get(key, ()))
+            )
         }
 
 
@@ -60,8 +65,13 @@ def _known(held: Same, kept: frozenset[str]) -> FusedResults:
         key: frozenset(e.collective.axes for e in readers[key] if isinstance(e, CollectiveMatmul))
         for key in groups
     }
+    marked = (key for entry in entries if _is_inlined_softmax(entry) for key in entry.writes)
     return FusedResults(
-        groups, frozenset(again & groups.keys()), rings, _terms(entries, kept, readers)
+        groups,
+        frozenset(again & groups.keys()),
+        frozenset(marked) & groups.keys(),
+        rings,
+        _terms(entries, kept, readers),
     )
 
 
@@ -110,7 +120,7 @@ def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
 
 def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
     """Return True for a reader of a group's result that can compute it."""
-    if _multiplies(reader, key):
+    if _multiplies(reader, key) or (_is_inlined_softmax(group) and _reads_softmax(reader, key)):
         return True
     normed, one = _group(group), _group(reader)
     if normed is None or not normed.after_sums or group.phase is not Phase.FORWARD:
@@ -188,3 +198,18 @@ def _multiplies(entry: Entry, key: str) -> bool:
     of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
     for_weight = not any(plain_dim(dim) == "batch" for dim in op.output.dims)
     return (of_weight or for_weight) and not batched and key in entry.reads[:2]
+
+
+def _is_inlined_softmax(entry: Entry) -> bool:
+    """Return True for a softmax, or its gradient, that its readers compute."""
+    group = _group(entry)
+    return group is not None and group.inlined and bool(group.over)
+
+
+def _reads_softmax(entry: Entry, key: str) -> bool:
+    """Return True for what can compute a softmax: a matmul, or its gradient."""
+    group = _group(entry)
+    if group is not None:
+        return group.phase is Phase.BACKWARD and bool(group.over)
+    multiplies = isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)
+    return multiplies and key in entry.reads[:2]

@@ -24,6 +24,7 @@ from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
 from tpusim.lowering.observed.ring_copies import copy_ring_operands
 from tpusim.lowering.observed.scattered_apart import scatter_apart
+from tpusim.lowering.observed.softmax_in_matmuls import softmax_in_matmuls
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
@@ -58,6 +59,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
     described("pick-logits", pick_logits, _compiled),
     described("share-gradient", share_gradient, _compiled),
+    described("softmax-in-matmuls", softmax_in_matmuls, _compiled),
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),

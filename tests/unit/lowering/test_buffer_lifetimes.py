@@ -93,11 +93,6 @@ def test_matmuls_compute_the_norm_that_only_they_read() -> None:
     assert "layer/mlp_norm" in all_taken(gathered)
 
 
-def test_a_matmul_in_batches_reads_probabilities_from_memory() -> None:
-    layers = loop(plain({"data": 16}, small(attention="dot")), "layers").body
-    assert "layer/probs" in all_taken(layers)
-
-
 def test_terms_of_a_sum_are_added_up_in_one_buffer() -> None:
     """The gradients of a norm's output by queries, keys and values."""
     backward = loop(plain({"data": 16}), "layers/d").body

@@ -32,6 +32,7 @@ def wide(**keys: Any) -> Architecture:
 CASES: dict[str, Case] = {
     "pick-logits": (small(), plan_of(FSDP, loss_labels="index"), V6E),
     "share-gradient": (small(vocab=8192), long({"data": 16}, global_batch=16), V5P),
+    "softmax-in-matmuls": (small(attention="dot"), plan_of(FSDP), V6E),
     "kernel-gradients-first": (
         EvolvedTransformer(
             encoder_blocks=1, decoder_blocks=1, embed=64, heads=2, vocab=128, target_len=64
