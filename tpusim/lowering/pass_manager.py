@@ -55,6 +55,10 @@ def _compiled(body: Body) -> bool:
     return not body.ideal
 
 
+def _may_unroll(body: Body) -> bool:
+    return body.remat.unrolled or bool(body.remat.offload)
+
+
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
     described("pick-logits", pick_logits, _compiled),
@@ -102,7 +106,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described(
         "rings-after-layers",
         rings_after_layers,
-        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+        lambda body: body.looped and _may_unroll(body) and _compiled(body),
     ),
     described(
         "ring-copies",
