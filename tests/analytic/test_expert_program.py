@@ -12,7 +12,7 @@ from tpusim.base import Phase
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
-from tpusim.program import Collective, CollectiveKind, Loop, Mode
+from tpusim.program import Collective, CollectiveKind, Compute, Loop, Mode
 from tpusim.simulation import simulate
 
 
