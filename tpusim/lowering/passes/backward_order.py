@@ -196,8 +196,8 @@ def _waits(entry: Entry, body: Body) -> bool:
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
     over axes that shard experts (18 of 22, but none of 6 on v4), with MaxText's flags (4 of 4), and
-    where anything is offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are
-    not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
+    where anything is offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that
+    are not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
     with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to v6e.
     """
     if _reduces_beside_core(body):
