@@ -76,12 +76,11 @@ def _matrices(nodes: Sequence[Node]) -> dict[str, tuple[str, str]]:
         elif isinstance(node, ComputeNode) and isinstance(node.op, Einsum):
             op = node.op
             batched = {*op.lhs.dims} & {*op.rhs.dims} & {*op.output.dims}
-            for key, tensor in zip(
-                (*node.reads[:2], *node.writes[:1]), (op.lhs, op.rhs, op.output)
-            ):
-                first, *second = (dim for dim in tensor.dims if dim not in batched)
-                if len(batched) > 1 and len(second) == 1:
-                    found[key] = (first, *second)
+            tensors = zip((*node.reads[:2], *node.writes[:1]), (*op.inputs, op.output), strict=True)
+            for key, tensor in tensors if len(batched) > 1 else ():
+                apart = [dim for dim in tensor.dims if dim not in batched]
+                if len(apart) > 1:
+                    found[key] = apart[0], apart[-1]
     return found
 
 

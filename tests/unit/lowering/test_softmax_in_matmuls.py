@@ -1,104 +1,65 @@
-"""Attention without a kernel: what of the scores is in memory, by chip, dtype and sequences."""
+"""Attention through HBM: which results of a softmax and its gradient have a buffer."""
+
+from typing import Any
 
 import pytest
-from plans import any_program_of, flat, loop, plan_of, small
+from plans import any_program_of, holders, plan_of, small
 
 from tpusim.hardware import Slice
 
-SCORES = 2 * 8 * 1024 * 1024
-"""Bytes of one sequence's scores of eight heads in bf16."""
-
-TOPOLOGIES = {"v3": "2x2", "v4": "2x2x4", "v5e": "4x4", "v5p": "2x2x4", "v6e": "4x4", "7x": "2x2x2"}
-"""Sixteen devices of each generation, of v3 eight."""
+DEVICES = {"v3": "2x2", "v4": "2x2x2", "v5e": "2x4", "v5p": "2x2x2", "v6e": "2x4", "7x": "2x2x1"}
 
 
-def held(
-    chip: str,
-    body: str,
-    *,
-    wide: bool = False,
-    sequences: int = 4,
-    remat: str = "full",
-    without: tuple[str, ...] = (),
-) -> dict[str, float]:
-    """Return the buffers of attention in a body, in scores of one sequence each."""
-    devices = 8 if chip == "v3" else 16
-    plan = plan_of(
-        {"data": devices},
-        global_batch=devices * sequences,
-        seq_len=1024,
-        remat=remat,
-        without_passes=without,
-    )
-    model = small(
-        attention="dot", heads=8, head_dim=128, softmax_dtype="f32" if wide else "compute"
-    )
-    program = any_program_of(model, plan, Slice(chip, TOPOLOGIES[chip]))
-    found = (one for op, _ in flat(loop(program.body, body).body) for one in op.allocs)
-    names = ("layer/scores", "layer/probs", "d(layer/scores)", "d(layer/probs)")
+def held(chip: str, keys: int, softmax: str = "compute", sequences: int = 256, **more: Any) -> Any:
+    """The bytes of each buffer of scores in a backward pass, of one sequence, by its name.
+
+    All are larger than what stays on the chip.
+    """
+    plan = plan_of({"data": 8}, seq_len=keys, global_batch=8 * sequences, remat="full", **more)
+    model = small(attention="dot", softmax_dtype=softmax)
+    body = any_program_of(model, plan, Slice(chip, DEVICES[chip])).body
+    names = ("scores", "probs", "d(layer/scores)", "d(layer/probs)")
     return {
-        one.tensor.removeprefix("bwd/"): float(one.bytes) / SCORES / sequences
-        for one in found
-        if one.tensor.removeprefix("bwd/") in names
+        name: alloc.bytes / sequences
+        for op, _ in holders(body)
+        for alloc in op.allocs
+        for name in names
+        if alloc.tensor in (f"bwd/{name}", f"bwd/layer/{name}")
     }
 
 
-@pytest.mark.parametrize("chip", TOPOLOGIES)
-def test_only_scores_are_in_memory_in_the_forward_pass(chip: str) -> None:
-    assert held(chip, "layers") == {"layer/scores": 1}
-    assert held(chip, "layers", wide=True) == {"layer/scores": 2}
-    whole = held(chip, "layers", without=("softmax-in-matmuls",))
-    assert whole == {"layer/scores": 1, "layer/probs": 1}
+@pytest.mark.parametrize(
+    ("chip", "keys", "softmax", "written"),
+    [
+        ("v4", 512, "compute", {"probs", "d(layer/scores)"}),
+        ("7x", 512, "compute", {"probs", "d(layer/scores)"}),
+        ("v5p", 512, "compute", {"d(layer/scores)"}),
+        ("v5p", 128, "compute", set()),
+        ("v6e", 512, "compute", {"d(layer/scores)"}),
+        ("v6e", 256, "compute", set()),
+        ("v5e", 512, "compute", set()),
+        ("v5p", 512, "f32", {"probs", "d(layer/scores)"}),
+        ("v6e", 512, "f32", {"d(layer/scores)"}),
+        ("v5e", 512, "f32", {"d(layer/scores)"}),
+    ],
+)
+def test_matmuls_compute_what_their_generation_does_not_write(
+    chip: str, keys: int, softmax: str, written: set[str]
+) -> None:
+    found = held(chip, keys, softmax)
+    assert found.keys() == {"scores", "d(layer/probs)"} | written
+    everything = {"scores", "probs", "d(layer/scores)", "d(layer/probs)"}
+    assert held(chip, keys, softmax, without_passes=["softmax-in-matmuls"]).keys() == everything
 
 
 @pytest.mark.parametrize(
-    ("chip", "narrow", "wide"),
-    [
-        ("v3", False, True),
-        ("v4", True, True),
-        ("v5e", False, False),
-        ("v5p", False, True),
-        ("v6e", False, False),
-        ("7x", True, True),
-    ],
+    ("chip", "itemsize", "written"),
+    [("v6e", 2, set()), ("v5p", 2, {"d(layer/scores)"}), ("7x", 4, {"probs", "d(layer/scores)"})],
 )
-def test_which_chips_write_a_softmax_that_runs_again(chip: str, narrow: bool, wide: bool) -> None:
-    assert ("layer/probs" in held(chip, "layers/d")) == narrow
-    assert ("layer/probs" in held(chip, "layers/d", wide=True)) == wide
-
-
-@pytest.mark.parametrize("chip", ["v4", "v5p", "7x"])
-def test_one_reader_computes_it_in_any_case(chip: str) -> None:
-    """With the product with the values saved, only the gradient of the values reads it."""
-    assert "layer/probs" in held(chip, "layers/d", wide=True)
-    assert "layer/probs" not in held(chip, "layers/d", wide=True, remat="dots")
-
-
-@pytest.mark.parametrize(
-    ("chip", "wide", "several", "one"),
-    [
-        ("v4", False, True, True),
-        ("v5e", False, False, False),
-        ("v5e", True, True, False),
-        ("v5p", False, True, True),
-        ("v5p", True, True, False),
-        ("v6e", False, True, False),
-        ("v6e", True, True, False),
-        ("7x", False, True, True),
-    ],
-)
-def test_where_the_gradient_of_scores_is_written(
-    chip: str, wide: bool, several: bool, one: bool
+def test_scores_of_one_sequence_are_as_narrow_as_their_product(
+    chip: str, itemsize: int, written: set[str]
 ) -> None:
-    gradient = "d(layer/scores)"
-    assert (gradient in held(chip, "layers/d", wide=wide)) == several
-    assert (gradient in held(chip, "layers/d", wide=wide, sequences=1)) == one
-
-
-@pytest.mark.parametrize(("sequences", "width"), [(1, 1), (2, 2)])
-def test_a_softmax_in_f32_of_one_sequence_reads_scores_in_the_compute_dtype(
-    sequences: int, width: int
-) -> None:
-    for body in ("layers", "layers/d"):
-        found = held("v5e", body, wide=True, sequences=sequences)
-        assert found["layer/scores"] == width
+    found = held(chip, 4096, "f32", sequences=1)
+    assert found["scores"] == small().heads * 4096**2 * itemsize
+    assert found.keys() == {"scores", "d(layer/probs)"} | written
+    assert held(chip, 4096, "f32", sequences=2)["scores"] == small().heads * 4096**2 * 4

@@ -19,6 +19,7 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
     """
     if not any(low.offloaded for low in body.lowerings):
         return list(nodes)
+    nodes = _summed_whole(nodes, body)
     further = {node.reads[0]: node for node in body.collectives if _is_further(body, node)}
     first = [
         node
@@ -31,6 +32,30 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
     merged = {node.name: _merged(body, node, further[node.writes[0]]) for node in first}
     gone = {further[node.writes[0]].name for node in first}
     return [merged.get(node.name, node) for node in nodes if node.name not in gone]
+
+
+def _summed_whole(nodes: Sequence[Node], body: Body) -> list[Node]:
+    """Return the nodes with an all-reduce for each gradient that is scattered, then gathered.
+
+    So are those of tied heads to which a lookup's rows are added (3 of 3 programs on 7x).
+    """
+    gathers = {
+        node.reads[0]: node
+        for node in body.collectives
+        if node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.GRADIENT
+    }
+    first = {
+        node.writes[0]: node
+        for node in body.collectives
+        if node.writes[0] in gathers and body.over(node.axes).offloaded and _is_gradient(node)
+    }
+    return [
+        _merged(body, first[node.reads[0]], node)
+        if isinstance(node, CollectiveNode) and node in gathers.values() and node.reads[0] in first
+        else node
+        for node in nodes
+        if node.name not in {one.name for one in first.values()}
+    ]
 
 
 def _is_gradient(node: CollectiveNode) -> bool:
@@ -47,7 +72,7 @@ def _merged(body: Body, scatter: CollectiveNode, reduce: CollectiveNode) -> Coll
     axes = tuple(axis for axis in body.sharding.mesh if axis in (*scatter.axes, *reduce.axes))
     return replace(
         scatter,
-        name=reduce.name,
+        name=f"{CollectiveKind.ALL_REDUCE}/{reduce.writes[0]}",
         kind=CollectiveKind.ALL_REDUCE,
         axes=axes,
         writes=reduce.writes,

@@ -12,11 +12,12 @@ dimension sharded over `tensor`, v4 2x2x4; libtpu 0.0.42.1).
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from re import search
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
+from tpusim.base.same import Same
 from tpusim.graph import Attention, Convolution, Einsum, is_sequence
 from tpusim.lowering.body_entries import (
     UNROLLED_RING,
@@ -27,6 +28,7 @@ from tpusim.lowering.body_entries import (
 )
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.layer_peak import holds_at_most
 from tpusim.lowering.passes.fuse_collectives import matmuls_for
 from tpusim.partition import (
     CollectiveNode,
@@ -82,13 +84,29 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
 def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Move matmuls for gradients that only the optimizer depends on after the last loop.
 
-    What it reads is then held through the loop. What reads such a gradient follows it.
+    What it reads is then held through the loop. What reads such a gradient follows it. A ring waits
+    for those of weights before the layers, whose gradients come after them (heads of a Conformer,
+    whose spectrogram enters by a projection: 5 of 5 programs on v4 to v6e, libtpu 0.0.42.1). One
+    that waits though it frees more than it makes comes last, after the gradient of the embedding (7
+    of 7 programs on v2 to v6e; libtpu 0.0.42.1).
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
-    matmuls = {place for place in unread if _waits(entries[place], body)}
+    joins = any(map(_reduces_in_ring, entries[last + 1 :]))
+    matmuls = {
+        place
+        for place in unread
+        if _waits(entries[place], body) or (joins and _reduces_in_ring(entries[place]))
+    }
     kept, moved = with_readers(entries[:last], matmuls)
-    return [*kept, *entries[last : last + 1], *moved, *entries[last + 1 :]]
+    after = [*moved, *entries[last + 1 :]]
+    idle = {place for place, entry in enumerate(moved) if _waits_for_nothing(entry, body)}
+    return [*kept, *entries[last : last + 1], *chain(*with_readers(after, idle))]
+
+
+def _reduces_in_ring(entry: Entry) -> bool:
+    """Return True for a ring for the gradient of a weight."""
+    return isinstance(entry, CollectiveMatmul) and entry.collective.purpose is Purpose.GRADIENT
 
 
 def head_gradient_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
@@ -195,13 +213,16 @@ def _waits(entry: Entry, body: Body) -> bool:
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
-    over axes that shard experts (18 of 22, but none of 6 on v4), with MaxText's flags (4 of 4), and
-    where anything is offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that
-    are not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
-    with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to v6e.
+    over axes that shard experts (18 of 22, but none of 6 on v4), and where anything is offloaded
+    (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if
+    they save more than their inputs (3 of 3; with these alone none of 7, with MaxText's flags and
+    sharded sequences too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's
+    flags.
     """
     if _reduces_beside_core(body):
-        return isinstance(entry, ComputeNode | CollectiveMatmul)
+        return isinstance(entry, CollectiveMatmul) or (
+            isinstance(entry, ComputeNode) and not _is_added_to(entry, body)
+        )
     if isinstance(entry, CollectiveMatmul):
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
@@ -212,7 +233,32 @@ def _waits(entry: Entry, body: Body) -> bool:
         _is_gathered_along_result(entry, body)
         or _all_reduces(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
+        or _waits_for_nothing(entry, body)
     )
+
+
+def _waits_for_nothing(entry: Entry, body: Body) -> bool:
+    """Return True if layers hold no more than the gathered weight that is gone when they begin.
+
+    What a matmul for a gradient reads is then held through them without a higher peak. So the head
+    waits in 6 of 7 compiled plans over `fsdp`, `data` or both whose layers hold 0.24 to 0.98 of the
+    gathered head, and in none of 20 whose layers hold 1.3 to 26 times as much (v2 to v6e; libtpu
+    0.0.42.1). It does not on v5e, where it is multiplied first, beside `tensor`, where it is the
+    embedding, and where its reduction runs beside the core.
+    """
+    if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
+        return False
+    weight, dims = entry.op.outputs[0].primal, entry.op.outputs[0].dims
+    layers = [node.body for node in body.nodes if isinstance(node, LoopNode)]
+    gathers = (c for c in body.collectives if c.purpose is Purpose.WEIGHT and c.tensor == weight)
+    terms = [e for e in body.computes if weight in {tensor.primal for tensor in e.op.outputs}]
+    split = any(axes for dim, axes in entry.split if dim in dims)
+    if not any(gathers) or len(terms) > 1 or split or body.remat.unrolled:
+        return False
+    if _reduces_beside_core(body) or body.ask(_multiplies_for_weights_first):
+        return False
+    smaller = body.ask(_is_smaller, entry.reads[0], entry.writes[0])
+    return not smaller and body.ask(holds_at_most, Same(layers[-1]), entry.writes[0])
 
 
 def _shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
@@ -247,6 +293,17 @@ def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
 def _reduces_beside_core(body: Body) -> bool:
     gradients = (c.axes for c in body.collectives if c.purpose is Purpose.GRADIENT)
     return any(is_across(axes) or body.over(axes).offloaded for axes in gradients)
+
+
+def _is_added_to(compute: ComputeNode, body: Body) -> bool:
+    """Return True if others are added to its result once that is all-reduced."""
+    reduced = {
+        key
+        for c in body.collectives
+        if c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
+        for key in c.writes
+    }
+    return any(not reduced.isdisjoint(other.reads) for other in body.computes)
 
 
 def _all_reduces(compute: ComputeNode, body: Body) -> bool:
