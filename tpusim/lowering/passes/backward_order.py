@@ -242,10 +242,11 @@ def _waits(entry: Entry, body: Body) -> bool:
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
-    over axes that shard experts (8 of 12), and where anything is offloaded (10 of 10 on v4, v5e,
-    v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if they save more than
-    their inputs (3 of 3; with these alone none of 7, with MaxText's flags and sharded sequences
-    too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's flags.
+    over axes that shard experts (18 of 22, but none of 6 on v4), and where anything is offloaded
+    (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if
+    they save more than their inputs (3 of 3; with these alone none of 7, with MaxText's flags and
+    sharded sequences too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's
+    flags.
     """
     if _reduces_beside_core(body):
         return isinstance(entry, CollectiveMatmul) or (
@@ -303,8 +304,15 @@ def _is_one(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
 
 
 def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
+    """Return True for a ring over axes that shard experts, on a chip where it waits for layers."""
+    if body.ask(_is_v4):
+        return False
     of_experts = (buffer.local.split().get("expert", ()) for buffer in body.buffers.values())
     return any(not set(axes).isdisjoint(ring.collective.axes) for axes in of_experts)
+
+
+def _is_v4(decisions: LoweringDecisions) -> bool:
+    return decisions.chip.generation == "v4"
 
 
 def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
