@@ -73,9 +73,12 @@ def named(body: tuple[Op, ...], prefix: str) -> list[Compute]:
 
 
 def without_casts(op: TopOp) -> TopOp:
-    """The operation without what it allocates and frees of cast weights."""
-    allocs = tuple(a for a in getattr(op, "allocs", ()) if a.category != "cast weights")
-    frees = tuple(name for name in getattr(op, "frees", ()) if not name.endswith("/cast"))
+    """The operation without what it allocates and frees of cast weights and the loss's value."""
+    value = "loss/value"
+    given = [a for a in getattr(op, "allocs", ()) if a.category != "cast weights"]
+    taken = [name for name in getattr(op, "frees", ()) if not name.endswith("/cast")]
+    allocs = tuple(alloc for alloc in given if alloc.tensor != value)
+    frees = tuple(name for name in taken if name != value)
     return replace(op, allocs=allocs, frees=frees) if hasattr(op, "allocs") else op
 
 
