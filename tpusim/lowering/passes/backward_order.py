@@ -245,7 +245,7 @@ def _waits(entry: Entry, body: Body) -> bool:
     over axes that shard experts (18 of 22, but none of 6 on v4), and where anything is offloaded
     (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if
     they save more than their inputs (3 of 3; with these alone none of 7, with MaxText's flags and
-    sharded sequences too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's
+    sharded sequences too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 13 with MaxText's
     flags.
     """
     if _reduces_beside_core(body):
