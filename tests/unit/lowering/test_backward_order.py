@@ -186,8 +186,9 @@ def test_a_ring_of_the_head_waits_for_that_of_a_projection_before_the_layers(
     assert ("frame/dw/ring" in names) is joins
 
 
-def test_a_sharded_head_that_is_all_reduced_waits() -> None:
-    assert head_waits(plan_of({"data": 4, "tensor": 4}, global_batch=256))
+def test_a_sharded_head_that_is_all_reduced_does_not_wait() -> None:
+    """Before the layers in 6 of 7 programs with data 4 x tensor 4 on v4, v5p and v6e."""
+    assert not head_waits(plan_of({"data": 4, "tensor": 4}, global_batch=256))
 
 
 @pytest.mark.parametrize(
