@@ -34,6 +34,7 @@ class _ProgramBuffers(Protocol):
     sizes: Sizes
     buffers: Buffers
     finished: frozenset[str]
+    sliced_late: frozenset[str]
     taken_over: dict[str, str]
     ahead: dict[str, Alloc]
 
@@ -88,7 +89,7 @@ class BodyLifetimes:
             if key not in late and not (isinstance(entry, HostCopy) and self._enters(key))
         }
         self.last = {**dict.fromkeys(carried.values(), 0), **self.last}
-        self.last |= _sliced_late(entries, memory.finished, memory.buffers)
+        self.last |= _sliced_late(entries, memory.sliced_late, memory.buffers)
         for key, place in read_beside_sums(entries, memory.sizes.kernel.fused).items():
             self.last[key] = max(self.last[key], place)
         self.last = {**{k: len(entries) - 1 for k, name in given.items() if name}, **self.last}
@@ -259,8 +260,9 @@ def _sliced_late(
     so that it is held whole until then: the head's, in 12 of 12 compiled plans that all-reduce it
     over all axes that shard the batch (v2 8x8 to v6e 16x16, fsdp of 64 to 256; libtpu 0.0.42.1),
     and in MaxText's 32B on v5e 16x16; both in two of these with `context`, head and table. One that
-    is reduced further over `data` is sliced at once (2 of 2 plans), and the sum over tiles of the
-    loss is reduced in each (405B on v5p 8x8x8).
+    is reduced further over `data` is sliced at once (2 of 2 plans), and so is one that is added to
+    those of other microbatches (2 of 2, experts on v5p 4x8x8); the sum over tiles of the loss is
+    reduced in each (405B on v5p 8x8x8).
     """
     if not any(isinstance(entry, LoopNode) for entry in entries):
         return {}

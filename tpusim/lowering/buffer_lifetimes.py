@@ -88,6 +88,7 @@ class BufferLifetimes:
     """The buffers of one program, over all of its bodies.
 
     finished: gradients outside of all loops, which wait for the optimizer.
+    sliced_late: those of which the optimizer takes its part, as nothing adds them up before.
     gradients: weight -> tensor that holds its gradients inside of a loop.
     apart: weight -> iterations that have a tensor each for its gradient, in place of a stack.
     offload: saved tensors that no loop stacks.
@@ -106,11 +107,14 @@ class BufferLifetimes:
         gradients: frozenset[str],
         offload: Collection[str] = (),
         nodes: Sequence[Node] = (),
+        repeated: bool = False,
     ) -> None:
+        """repeated: the gradients are added to those of other microbatches."""
         self.sizes = sizes
         self.buffers = buffers
         self.grad_dtype = grad_dtype
         self.finished = gradients
+        self.sliced_late = frozenset() if repeated else gradients
         self.offload = frozenset(offload)
         self.gradients: dict[str, str] = {}
         self.apart: dict[str, int] = {}

@@ -133,6 +133,7 @@ class BodyLowerer:
             frozenset(self.outside.values()),
             self.offload,
             partitioned.nodes,
+            decisions.choices.repeated,
         )
         self.reduced: dict[str, str] = {}
         self.waiting: tuple[str, ...] = ()

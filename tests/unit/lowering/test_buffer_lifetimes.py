@@ -140,12 +140,19 @@ HEAD = 2 * 64 * 512
 """Bytes of the head and of its whole gradient, in bf16."""
 
 
-def with_head_reduced_early(mesh: dict[str, int]) -> tuple[Op, ...]:
-    """A step whose head's gradient is reduced before the layers' backward pass."""
+def with_head_reduced_early(mesh: dict[str, int], microbatches: int = 1) -> tuple[Op, ...]:
+    """A step whose head's gradient is reduced before the layers' backward pass, or one of many."""
     plan = plan_of(
-        mesh, global_batch=64, seq_len=64, style="maxtext", without_passes=["merge-gradients"]
+        mesh,
+        global_batch=64 * microbatches,
+        microbatches=microbatches,
+        seq_len=64,
+        style="maxtext",
+        without_passes=["merge-gradients"],
     )
     body = any_program_of(small(vocab=512), plan, Slice("v5e", "8x8")).body
+    if microbatches > 1:
+        body = loop(body, "microbatches").body
     order = [op.name for op in body]
     assert order.index("reduce-scatter/d(head)@fsdp") < order.index("layers/d")
     return body
@@ -170,6 +177,11 @@ def test_an_all_reduced_gradient_is_held_whole_until_the_optimizer(
     shard = taken(named(body, "reduce-scatter/d(head)@fsdp"))
     assert shard == {"d(head)@fsdp": HEAD / mesh["fsdp"]}
     assert freed_by(body, "d(head)") == [freed]
+
+
+def test_one_that_is_added_to_those_of_other_microbatches_is_sliced_at_once() -> None:
+    body = with_head_reduced_early({"fsdp": 64}, microbatches=2)
+    assert freed_by(body, "d(head)") == ["reduce-scatter/d(head)@fsdp"]
 
 
 def test_a_gathered_weight_is_given_back_by_its_last_matmul() -> None:
