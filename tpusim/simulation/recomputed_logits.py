@@ -33,7 +33,9 @@ def with_logits_again(program: Program) -> Program | None:
     if held is None:
         return None
     body = list(program.body)
-    before = max(i for i, op in enumerate(body[: held.loop]) if isinstance(op, Compute))
+    before = max(
+        i for i, op in enumerate(body[: held.loop]) if isinstance(op, Compute) and op.frees
+    )
     matmul, last, reader = (body[place] for place in (held.made, before, held.read))
     assert isinstance(matmul, Compute)
     assert isinstance(last, Compute)
