@@ -16,7 +16,7 @@ from tpusim.lowering.fused_results import fused_results
 from tpusim.lowering.key_gradients import read_beside_sums, whole_sums
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers
-from tpusim.partition import STATE, ComputeNode, LoopNode, Sizes
+from tpusim.partition import STATE, CollectiveNode, ComputeNode, LoopNode, Sizes
 from tpusim.program import Alloc, CollectiveKind, Mode, Number
 
 
@@ -88,7 +88,7 @@ class BodyLifetimes:
             if key not in late and not (isinstance(entry, HostCopy) and self._enters(key))
         }
         self.last = {**dict.fromkeys(carried.values(), 0), **self.last}
-        self.last |= _sliced_late(entries, memory.finished)
+        self.last |= _sliced_late(entries, memory.finished, memory.buffers)
         for key, place in read_beside_sums(entries, memory.sizes.kernel.fused).items():
             self.last[key] = max(self.last[key], place)
         self.last = {**{k: len(entries) - 1 for k, name in given.items() if name}, **self.last}
@@ -250,7 +250,9 @@ class BodyLifetimes:
         return pairs
 
 
-def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str, int]:
+def _sliced_late(
+    entries: Sequence[Entry], finished: frozenset[str], buffers: Buffers
+) -> dict[str, int]:
     """Return whole gradients that are held to the end of a step's body, each with its last entry.
 
     The gradient of a matmul or a lookup that is all-reduced is sliced where the optimizer reads it,
@@ -271,12 +273,21 @@ def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str
     return {
         collective.reads[0]: len(entries) - 1
         for entry in entries
-        if isinstance(entry, PlannedCollective)
-        and entry.algorithm == CollectiveKind.ALL_REDUCE
-        and entry.mode is Mode.SYNC
+        if isinstance(entry, PlannedCollective) and entry.mode is Mode.SYNC
         for collective in entry.collectives
-        if collective.reads[0] in added_up and finished.issuperset(collective.writes)
+        if collective.reads[0] in added_up
+        and finished.issuperset(collective.writes)
+        and (
+            entry.algorithm == CollectiveKind.ALL_REDUCE
+            or (collective.kind is CollectiveKind.ALL_REDUCE and _shards(collective, buffers))
+        )
     }
+
+
+def _shards(collective: CollectiveNode, buffers: Buffers) -> bool:
+    """Return True if its result is more sharded than its operand."""
+    given, made = (buffers[keys[0]].local for keys in (collective.reads, collective.writes))
+    return given.split() != made.split()
 
 
 def _element_by_element(entry: Entry) -> Sequence[str]:

@@ -72,7 +72,7 @@ class LoweringDecisions:
         place: AskedPlace,
         circular: bool = False,
     ) -> None:
-        """circular: True if the bodies are those of a circular pipeline's loop."""
+        """circular: True if the bodies are those of a circular pipeline, or outside of its loop."""
         self.sizes = sizes
         self.log: list[BodyEvent] = []
         self.buffers = LoggedBuffers(reduced_in(choices.numerics, partitioned.buffers), self.log)

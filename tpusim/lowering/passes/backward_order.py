@@ -18,7 +18,7 @@ from typing import TypeGuard
 
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
-from tpusim.graph import Attention, Convolution, Einsum, is_sequence
+from tpusim.graph import Attention, Convolution, Einsum, is_sequence, plain_dim
 from tpusim.lowering.body_entries import (
     UNROLLED_RING,
     CollectiveMatmul,
@@ -115,6 +115,8 @@ def head_gradient_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
     The gathered head is then held beside its whole gradient. On v5e 21 of the 31 compiled plans
     that this moves are nearer; on the other chips 60 of 124 would be (libtpu 0.0.42.1).
     """
+    if body.looped:
+        return _rings_of_head_first(entries, body)
     if not body.ask(_multiplies_for_weights_first):
         return list(entries)
     result = list(entries)
@@ -125,6 +127,33 @@ def head_gradient_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
         same = (i for i, other in enumerate(result[:at]) if _multiplies_same(other, entry))
         result.insert(next(same, at), result.pop(at))
     return result
+
+
+def _rings_of_head_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Return the entries of a loop with rings for the head's gradient before that of its input.
+
+    So they run in tiles of a loss, where the gathered head is held beside them (tied tables of 262k
+    words in 2 to 16 tiles on v4, v5e and v5p).
+    """
+    result = list(entries)
+    for ring in entries:
+        if not (isinstance(ring, CollectiveMatmul) and not ring.gathers and _is_of_words(ring)):
+            continue
+        if not body.ask(_is_loop, ring.collective):
+            continue
+        at = result.index(ring)
+        same = (i for i, one in enumerate(result[:at]) if _reads_first(one, ring.reads[0]))
+        result.insert(next(same, at), result.pop(at))
+    return result
+
+
+def _is_of_words(ring: CollectiveMatmul) -> bool:
+    return "vocab" in map(plain_dim, ring.compute.op.outputs[0].dims)
+
+
+def _reads_first(entry: Entry, key: str) -> bool:
+    matmul = isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)
+    return matmul and entry.reads[0] == key
 
 
 def _multiplies_for_weights_first(decisions: LoweringDecisions) -> bool:
@@ -205,18 +234,19 @@ def _waits(entry: Entry, body: Body) -> bool:
     its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
     so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
-    gathered over a dimension of the result (6 of 9). So does a sharded result that is all-reduced,
-    of which the only program seen waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu
-    0.0.42.1), and beside copies to the host a whole one that is all-reduced (3 of 3 on v5p and v6e;
-    of others, whose shard or slice is kept, none of 6), but not with MaxText's flags (4 of 4; 10 of
-    13 other heads are where this says with them, and those of 4 published configurations).
+    gathered over a dimension of the result (6 of 9). Beside copies to the host, so does a whole one
+    that is all-reduced (3 of 3 on v5p and v6e; of others, whose shard or slice is kept, none of 6),
+    but not with MaxText's flags (4 of 4; 10 of 13 other heads are where this says with them, and
+    those of 4 published configurations). A shard that is all-reduced does not wait (6 of 7: data 4
+    x tensor 4 on v4, v5p and v6e; libtpu 0.0.42.1).
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
-    over axes that shard experts (8 of 12), and where anything is offloaded (10 of 10 on v4, v5e,
-    v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if they save more than
-    their inputs (3 of 3; with these alone none of 7, with MaxText's flags and sharded sequences
-    too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's flags.
+    over axes that shard experts (18 of 22, but none of 6 on v4), and where anything is offloaded
+    (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if
+    they save more than their inputs (3 of 3; with these alone none of 7, with MaxText's flags and
+    sharded sequences too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's
+    flags.
     """
     if _reduces_beside_core(body):
         return isinstance(entry, CollectiveMatmul) or (
@@ -230,7 +260,7 @@ def _waits(entry: Entry, body: Body) -> bool:
         return _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
     return isinstance(entry, ComputeNode) and (
         _is_gathered_along_result(entry, body)
-        or _all_reduces(entry, body)
+        or _all_reduces_beside_copies(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
         or _waits_for_nothing(entry, body)
     )
@@ -274,8 +304,15 @@ def _is_one(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
 
 
 def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
+    """Return True for a ring over axes that shard experts, on a chip where it waits for layers."""
+    if body.ask(_is_v4):
+        return False
     of_experts = (buffer.local.split().get("expert", ()) for buffer in body.buffers.values())
     return any(not set(axes).isdisjoint(ring.collective.axes) for axes in of_experts)
+
+
+def _is_v4(decisions: LoweringDecisions) -> bool:
+    return decisions.chip.generation == "v4"
 
 
 def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
@@ -298,11 +335,10 @@ def _is_added_to(compute: ComputeNode, body: Body) -> bool:
     return any(not reduced.isdisjoint(other.reads) for other in body.computes)
 
 
-def _all_reduces(compute: ComputeNode, body: Body) -> bool:
-    """Return True for an all-reduced result that is sharded, or beside copies to the host."""
-    sharded = any(body.buffers[compute.writes[0]].local.split().values())
+def _all_reduces_beside_copies(compute: ComputeNode, body: Body) -> bool:
+    """Return True for an all-reduced result beside copies to the host."""
     beside_copies = bool(body.remat.offload) and body.compiler.style != "maxtext"
-    return (sharded or beside_copies) and any(
+    return beside_copies and any(
         c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
         for c in body.collectives
     )
