@@ -35,6 +35,7 @@ from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip, take_o
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
+from tpusim.lowering.stack_copies import copied_stacks
 from tpusim.partition import (
     ComputeNode,
     LoopNode,
@@ -263,8 +264,12 @@ class BodyLowerer:
             )
             life = BufferEvents(allocs=[*made.ahead] * trips)
             return _holding(tuple(part for part in parts if part.body), life)
-        if loop_node.scan.phase is not Phase.BACKWARD:
+        if loop_node.scan.phase is not Phase.BACKWARD or self.decisions.ideal:
             return (loop,)
+        about = self.sizes, self.decisions.buffers, self.decisions.choices
+        if copies := copied_stacks(loop_node, made.ops, *about):
+            copied = tuple(alloc.tensor for copy in copies for alloc in copy.allocs)
+            return (*copies, replace(loop, frees=copied))
         ops = fetched_ahead(loop, made.waiting)
         last = {name.removesuffix(LAST): name for name in names(ops) if name.endswith(LAST)}
         self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}

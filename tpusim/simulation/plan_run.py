@@ -12,6 +12,7 @@ from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import PlannedStep, forward_step
 from tpusim.plan import Plan, Sharding
 from tpusim.results import PlanResult, Verdicts, step_contents
+from tpusim.results.result import memory_held
 from tpusim.simulation.known_steps import KNOWN_STEPS
 from tpusim.simulation.placement_search import PlacedRun, StepOnPlacements, fastest_run
 from tpusim.simulation.recomputed_logits import with_logits_again
@@ -43,17 +44,21 @@ def run_plan(
 
 
 def _with_less(result: PlanResult, step: PlannedStep, fold: bool) -> PlanResult:
-    """Return the result of a step that computes logits again, if it needs less; else the same."""
+    """Return the result of a step that computes logits again, if it needs less; else the same.
+
+    Its buffers are placed with the largest first, as those of any step that does not fit in order.
+    """
     again = with_logits_again(result.programs[0]) if len(result.programs) == 1 else None
     if again is None:
         return result
-    costed = cost_programs((again,), result.pod, result.placement)
+    timeline = run(cost_programs((again,), result.pod, result.placement), fold=fold)
     less = PlanResult.of(
         result.pod,
         result.placement,
         (again,),
-        run(costed, fold=fold),
+        timeline,
         step_contents((again,)),
+        memory_held(again, timeline, usable=timeline.memory[0].peak_bytes),
         model=result.model,
         plan=result.plan,
         tokens=step.graph.tokens * result.plan.microbatches,

@@ -33,7 +33,9 @@ def with_logits_again(program: Program) -> Program | None:
     if held is None:
         return None
     body = list(program.body)
-    before = max(i for i, op in enumerate(body[: held.loop]) if isinstance(op, Compute))
+    before = max(
+        i for i, op in enumerate(body[: held.loop]) if isinstance(op, Compute) and op.frees
+    )
     matmul, last, reader = (body[place] for place in (held.made, before, held.read))
     assert isinstance(matmul, Compute)
     assert isinstance(last, Compute)
@@ -60,18 +62,24 @@ def with_logits_again(program: Program) -> Program | None:
 
 
 def _held_logits(body: Sequence[TopOp]) -> _Held | None:
-    """Return the result of a matmul before the layers' backward pass that one after it frees."""
+    """Return the result of a matmul before the layers' backward pass that one after it frees.
+
+    What is no larger than what that one makes is worth no second gather of the weights.
+    """
     loop = max((i for i, op in enumerate(body) if _runs_backward(op)), default=0)
     made = {
-        alloc.tensor: place
+        alloc.tensor: (place, alloc.bytes)
         for place, op in enumerate(body[:loop])
         if isinstance(op, Compute) and op.flops.model
         for alloc in op.allocs
     }
     for place, op in enumerate(body[loop:], loop):
         if isinstance(op, Compute) and op.flops.model:
+            gradient = sum(alloc.bytes for alloc in op.allocs)
             for tensor in made.keys() & {*op.frees}:
-                return _Held(made[tensor], loop, place, tensor)
+                matmul, nbytes = made[tensor]
+                if nbytes > gradient:
+                    return _Held(matmul, loop, place, tensor)
     return None
 
 
