@@ -48,6 +48,7 @@ from tpusim.lowering.passes.halos import both_ways, exchange_halos, kernel_gradi
 from tpusim.lowering.passes.merge_gradients import merge_gradients
 from tpusim.lowering.passes.prefetch import prefetch
 from tpusim.lowering.passes.quantise import insert_quantisations
+from tpusim.lowering.passes.recompute_late import recompute_late
 from tpusim.lowering.passes.regather import regather
 from tpusim.lowering.passes.rings_across_slices import rings_across_slices
 from tpusim.lowering.passes.transfer_dtypes import insert_casts, set_transfer_dtypes
@@ -59,6 +60,11 @@ MOST_ALIKE = 64
 
 def _compiled(body: Body) -> bool:
     return not body.ideal
+
+
+def _saves_more(body: Body) -> bool:
+    """Return True if layers save more than their inputs."""
+    return body.remat.policy != "full" or bool(body.remat.save)
 
 
 def _may_unroll(body: Body) -> bool:
@@ -77,6 +83,11 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         "weight-gradients-last",
         weight_gradients_last,
         lambda body: body.looped and _compiled(body),
+    ),
+    described(
+        "recompute-late",
+        lambda nodes, body: recompute_late(nodes),
+        lambda body: body.looped and _saves_more(body) and _compiled(body),
     ),
     described(
         "mark-quantised",

@@ -72,14 +72,39 @@ def test_they_run_at_once_where_they_free_as_much_as_they_take(sequences: int, w
 
 @pytest.mark.parametrize(
     ("remat", "attention", "waits"),
-    [("minimal", "dot", True), ("full", "dot", False), ("minimal", "flash", False)],
+    [
+        ("minimal", "dot", True),
+        ("full", "dot", False),
+        ("minimal", "flash", True),
+        ("dots", "flash", True),
+        ("full", "flash", False),
+    ],
 )
-def test_beside_saved_products_they_wait_for_attention_without_a_kernel(
+def test_beside_saved_products_they_wait_for_attention(
     remat: str, attention: str, waits: bool
 ) -> None:
-    """As in 9 of 12 compiled plans; with a full checkpoint in 3 of 18."""
+    """As in 40 of 43 programs with a kernel; with a full checkpoint in 3 of 18 without one."""
     names = order(plan_of({"data": 16}, global_batch=64, remat=remat), attention=attention)
     assert (names.index("bwd/layer/wi_0/dw") > names.index("bwd/layer/wo/dx")) == waits
+
+
+@pytest.mark.parametrize(
+    ("keys", "late"),
+    [
+        ({"remat": "minimal"}, True),
+        ({"remat": "dots"}, True),
+        ({"remat": {"policy": "full", "save": ["mid"]}}, True),
+        ({"remat": "full"}, False),
+        ({"remat": {"policy": "full", "save": ["mlp_in_0"]}}, False),
+        ({"remat": "minimal", "without_passes": ["recompute-late"]}, False),
+    ],
+)
+def test_attention_is_computed_again_after_the_mlp_if_that_needs_nothing_of_it(
+    keys: dict[str, Any], late: bool
+) -> None:
+    names = order(plan_of({"fsdp": 16}, **keys))
+    assert (names.index("bwd/layer/attention") > names.index("bwd/layer/wi_0/dx")) == late
+    assert names.index("bwd/layer/attention") < names.index("bwd/layer/attention/d")
 
 
 def test_rings_wait_whatever_they_free() -> None:

@@ -41,6 +41,7 @@ CASES: dict[str, Case] = {
         V6E,
     ),
     "weight-gradients-last": (small(), plan_of(FSDP), V6E),
+    "recompute-late": (small(), plan_of(FSDP, remat="minimal"), V6E),
     "regather": (wide(heads=16), long(BY_TENSOR, rules={"act_residual_seq": "tensor"}), V6E),
     "rings-across-slices": (
         wide(),
@@ -56,6 +57,7 @@ CASES: dict[str, Case] = {
     "merge-gradients": (small(), plan_of(FSDP), V6E),
     "merge-all-reduces": (small(kv_heads=1), plan_of(BY_TENSOR), V5E),
     "gradients-after-loop": (small(), plan_of(FSDP), V6E),
+    "late-norm-gradient": (small(), plan_of({"data": 4, "fsdp": 4}), V7X),
     "head-gradient-first": (small(), plan_of({"data": 16}, global_batch=1024), V5E),
     "gradient-before-overwrite": (
         small(mlp_bias=True, gated=False, activation="gelu"),
