@@ -129,7 +129,7 @@ class TrainingFrame:
             room = self.place.pod.chip.compiler_rules.on_chip_room
             ops = freed_when_read(ops, shards, partitioned, self.plan.numerics, self.sizes, room)
         if not decisions.ideal:
-            ops = with_loss_value(ops)
+            ops = with_loss_value(ops, partitioned)
         return Program(
             name=graph.name,
             axes=tuple(self.plan.mesh.items()),
@@ -228,7 +228,7 @@ class TrainingFrame:
         )
 
 
-def with_loss_value(ops: Sequence[TopOp]) -> tuple[TopOp, ...]:
+def with_loss_value(ops: Sequence[TopOp], partitioned: PartitionedGraph) -> tuple[TopOp, ...]:
     """Return a step whose loss leaves its value in HBM until the end.
 
     It takes next to nothing, but splits the gap that it is in: where no smaller one is left
@@ -237,13 +237,14 @@ def with_loss_value(ops: Sequence[TopOp]) -> tuple[TopOp, ...]:
     """
     value = Alloc(f"{LOSS}/value", VALUE_BYTES, "activations")
     *_, last = (op for op in ops if isinstance(op, Compute))
-    made = any(alloc.tensor == LOSS for op in ops if isinstance(op, Compute) for alloc in op.allocs)
+    makers = {node.name for node in partitioned.nodes if LOSS in node.writes}
 
     def holding(op: Compute) -> Compute:
-        allocs = (value,) if any(alloc.tensor == LOSS for alloc in op.allocs) else ()
+        allocs = (value,) if op.name in makers else ()
         frees = (value.tensor,) if op is last else ()
         return replace(op, allocs=(*op.allocs, *allocs), frees=(*op.frees, *frees))
 
+    made = any(isinstance(op, Compute) and op.name in makers for op in ops)
     return tuple(holding(op) if made and isinstance(op, Compute) else op for op in ops)
 
 

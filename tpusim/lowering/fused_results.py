@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
-from tpusim.graph import Einsum, Pointwise, TensorRole, plain_dim
+from tpusim.graph import Convolution, Einsum, Pointwise, TensorRole, plain_dim
 from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
 from tpusim.partition import ComputeNode
 from tpusim.plan import Axes
@@ -122,6 +122,8 @@ def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
     """Return True for a reader of a group's result that can compute it."""
     if _multiplies(reader, key) or (_is_inlined(group) and _multiplying(reader, key)):
         return True
+    if _is_of_loss(group) and (_convolves(reader, key) or _sums(reader)):
+        return True
     normed, one = _group(group), _group(reader)
     if normed is None or not normed.after_sums or group.phase is not Phase.FORWARD:
         return False
@@ -205,6 +207,29 @@ def _multiplying(entry: Entry, key: str) -> Einsum | None:
     if isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum):
         return entry.op if key in entry.reads[:2] else None
     return None
+
+
+def _is_of_loss(group: ComputeNode) -> bool:
+    """Return True for the gradient of a softmax over the classes, as a loss has of its logits.
+
+    Convolutions compute it as matmuls do, and so does the sum for their bias (MetNet-2, whose
+    logits are of 512 classes, on v4 and v6e; of a 3-D U-Net, whose loss has sums over the volume
+    too, it is written on v5p; libtpu 0.0.42.1).
+    """
+    op = group.op
+    if not isinstance(op, Pointwise) or len(group.writes) > 1 or group.phase is not Phase.BACKWARD:
+        return False
+    return bool(op.over) and op.over == op.main.dims[-1:]
+
+
+def _convolves(entry: Entry, key: str) -> bool:
+    convolution = isinstance(entry, ComputeNode) and isinstance(entry.op, Convolution)
+    return convolution and key in entry.reads[:2]
+
+
+def _sums(entry: Entry) -> bool:
+    one = _group(entry)
+    return one is not None and one.reduces
 
 
 def _is_inlined(group: ComputeNode) -> bool:

@@ -108,11 +108,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         late_norm_gradient,
         lambda body: not body.looped and _compiled(body),
     ),
-    described(
-        "head-gradient-first",
-        head_gradient_first,
-        lambda body: not body.looped and _compiled(body),
-    ),
+    described("head-gradient-first", head_gradient_first, _compiled),
     described("gradient-before-overwrite", gradient_before_overwrite, _compiled),
     described(
         "rings-after-layers",

@@ -394,7 +394,8 @@ def _rows_added(
     def apart(term: ShardedValue) -> ShardedValue:
         if term is rows or (term.layout, term.partial) != (rows.layout, rows.partial):
             return term
-        gathered = builder.reshard(builder.reduced_term(term, want), rows.layout)
+        whole = builder.reduced_term(term, want)
+        gathered = builder.reshard(whole, rows.layout, frozenset(rows.partial))
         return replace(gathered, partial=rows.partial)
 
     return [apart(term) for term in terms]

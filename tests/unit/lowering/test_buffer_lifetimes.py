@@ -197,8 +197,9 @@ def test_a_loop_holds_what_it_stacks_and_reads_and_its_neighbours_do_not() -> No
     """Stacks begin with it, what it is the last to read ends with it, a carry has one buffer."""
     body = plain({"fsdp": 16})
     forward, backward = loop(body, "layers"), loop(body, "layers/d")
-    assert [alloc.tensor for alloc in forward.allocs] == ["layer/layer_in x3"]
-    assert set(backward.frees) == {"layer/layer_in x3"}
+    stacks = [alloc for alloc in forward.allocs if alloc.category == "saved activations"]
+    assert [alloc.tensor for alloc in stacks] == ["layer/layer_in x3"]
+    assert "layer/layer_in x3" in backward.frees
     beside = {alloc.tensor for op in body if not isinstance(op, Loop) for alloc in op.allocs}
     assert not beside & {"layers_out", "layer/layer_in x3", "d(embedded)"}
 
