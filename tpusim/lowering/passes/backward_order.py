@@ -241,12 +241,13 @@ def _waits(entry: Entry, body: Body) -> bool:
     x tensor 4 on v4, v5p and v6e; libtpu 0.0.42.1).
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
-    sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
-    over axes that shard experts (18 of 22, but none of 6 on v4), and where anything is offloaded
-    (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if
-    they save more than their inputs (3 of 3; with these alone none of 7, with MaxText's flags and
-    sharded sequences too). Others run at once: 135 of 152 on v4 to v6e, and 9 of 13 with MaxText's
-    flags.
+    sharded within one sequence of which a device has two tokens and more for each column of the
+    embedding (12 of 14 on v4, v5p and v6e; of 1.75 and fewer none of 8, and beside other sequences
+    of the device 10 of 13 do not), over axes that shard experts (18 of 22, but none of 6 on v4),
+    and where anything is offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers
+    that are not scanned it waits if they save more than their inputs (3 of 3; with these alone none
+    of 7, with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to
+    v6e, and 9 of 13 with MaxText's flags.
     """
     if _reduces_beside_core(body):
         return isinstance(entry, CollectiveMatmul) or (
@@ -291,12 +292,17 @@ def _waits_for_nothing(entry: Entry, body: Body) -> bool:
 
 
 def _shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
-    """Return True if a device has a part of one sequence, and no other."""
+    """Return True if a device has a long part of one sequence, and no other.
+
+    It is long where the gradient of the logits is as large as the gathered head and its whole
+    gradient together: where it has twice as many tokens as the embedding has columns.
+    """
     split = dict(ring.compute.split)
     if not any(axes and is_sequence(dim) for dim, axes in split.items()):
         return False
     batch = ring.compute.op.inputs[0].dims[0]
-    return body.ask(_is_one, batch, split.get(batch, ()))
+    one = body.ask(_is_one, batch, split.get(batch, ()))
+    return one and body.ask(_is_twice, ring.compute.reads[0], ring.compute.writes[0])
 
 
 def _is_one(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
@@ -313,6 +319,10 @@ def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
 
 def _is_v4(decisions: LoweringDecisions) -> bool:
     return decisions.chip.generation == "v4"
+
+
+def _is_twice(decisions: LoweringDecisions, one: str, other: str) -> bool:
+    return decisions.buffer_bytes(one) >= 2 * decisions.buffer_bytes(other)
 
 
 def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
