@@ -17,6 +17,7 @@ from tpusim.lowering.body_entries import Entry, Step
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
+from tpusim.lowering.observed.carried_gathers import carry_gathers
 from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
 from tpusim.lowering.observed.gradient_of_one import share_gradient
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
@@ -113,6 +114,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         lambda body: body.remat.unrolled and not body.remat.left_to_compiler and _compiled(body),
     ),
     described("turn-heads", turn_heads, _compiled),
+    described("carry-gathers", carry_gathers, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),

@@ -65,6 +65,7 @@ CASES: dict[str, Case] = {
     "ring-copies": (wide(), long(FSDP, scan_layers=False), V7X),
     "gathers-before-layers": (small(), plan_of(FSDP, scan_layers=False), V6E),
     "turn-heads": (wide(tied_embeddings=True, vocab=32000), long(FSDP), V5P),
+    "carry-gathers": (wide(), long(BY_TENSOR, rules={"act_embed": "tensor"}), V5E),
     "prefetch": (small(), plan_of(FSDP, style="maxtext"), V5E),
     "exchange-copies": (
         small(experts=4, experts_per_token=1),

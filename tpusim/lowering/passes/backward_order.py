@@ -27,6 +27,7 @@ from tpusim.lowering.body_entries import (
 )
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.observed.carried_gathers import carries_gathers, is_matmul
 from tpusim.lowering.passes.fuse_collectives import matmuls_for
 from tpusim.partition import (
     CollectiveNode,
@@ -86,7 +87,8 @@ def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
-    matmuls = {place for place in unread if _waits(entries[place], body)}
+    carry = _gathers_gradient(entries[last:]) and carries_gathers(body)
+    matmuls = {p for p in unread if (carry and is_matmul(entries[p])) or _waits(entries[p], body)}
     kept, moved = with_readers(entries[:last], matmuls)
     return [*kept, *entries[last : last + 1], *moved, *entries[last + 1 :]]
 
@@ -209,6 +211,13 @@ def _waits(entry: Entry, body: Body) -> bool:
         or _all_reduces_shard(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
     )
+
+
+def _gathers_gradient(entries: Sequence[Entry]) -> bool:
+    """Return True if what a loop, the first entry, leaves is gathered."""
+    left = {key for entry in entries[:1] if isinstance(entry, LoopNode) for key in entry.writes}
+    moves = [c for e in entries if isinstance(e, PlannedCollective) for c in e.collectives]
+    return any(_gathers_activation(c) and not left.isdisjoint(c.reads) for c in moves)
 
 
 def _shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
