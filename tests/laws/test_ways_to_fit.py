@@ -70,13 +70,21 @@ def test_settings_give_what_a_way_says(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(300, default=12))
 def test_kinds_say_what_changes(seed: int) -> None:
-    """There is one way of a kind, the smallest first; of larger kinds those that are faster."""
+    """There is one way of a kind, the smallest first; of larger kinds those that are faster.
+
+    Ways that more than double the step come after those that do not.
+    """
     if (found := tight(seed)) is None:
         return
     result, ways = found
-    kinds = [way.kind for way in ways.ways]
-    assert kinds == sorted(set(kinds))
-    steps = [way.step_time_s for way in ways.ways if way.kind is not WayKind.CHIPS]
+    costly = [way.step_time_s > 2 * result.step_time_s for way in ways.ways]
+    assert costly == sorted(costly)
+    for group in (True, False):
+        kinds = [way.kind for way, each in zip(ways.ways, costly, strict=True) if each is group]
+        assert kinds == sorted(kinds)
+    by_kind = {way.kind: way for way in sorted(ways.ways, key=lambda way: way.kind)}
+    assert len(by_kind) == len(ways.ways)
+    steps = [way.step_time_s for kind, way in by_kind.items() if kind is not WayKind.CHIPS]
     assert steps == sorted(steps, reverse=True)
     assert bool(ways.why) is not bool(ways.ways)
     for way in ways.ways:

@@ -118,7 +118,7 @@ def _layout_columns(
     for ops, tiles in ((graph.ops[: last + 1], 1), (graph.ops[last + 1 :], base.vocab_tiles)):
         for op in (op for op, _ in walk(ops) if isinstance(op, Gather)):
             ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
-            for axes in groups:
+            for axes in ((), *groups):
                 yield ids // _product(plans, axes) // tiles < extents[op.dim]
     if base.annotate or base.optimizer.axes or _has_group_norms(graph):
         sizes = {id(extent): extent for extent in extents.values()}

@@ -184,7 +184,12 @@ def _transpose_scan(
     """Add the backward scan to the sweep; return the forward one with the tensors to save."""
     remat = Remat() if op.recomputed else remat
     body = tuple(remat.with_residuals(one) for one in op.body)
-    op = replace(op, body=body, unrolled=op.over_layers and remat.unrolled)
+    op = replace(
+        op,
+        body=body,
+        unrolled=op.over_layers and remat.unrolled,
+        checkpointed=remat.policy != "none",
+    )
     stacked = {inside.name for inside, outside in op.stacks if outside.name in given}
     carried = {
         inside.name: _cotangent(inside, "~carried" if inside.name in stacked else "")

@@ -41,6 +41,8 @@ class Scan:
     weights_only: the weight-gradient half of a split backward pass, which reads residuals that the
         other half has saved.
     unrolled: each iteration is written on its own, so that nothing is stacked.
+    checkpointed: a policy says what is saved; otherwise all that operations read is, as they read
+        it.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Scan:
     apart: bool = False
     weights_only: bool = False
     unrolled: bool = False
+    checkpointed: bool = True
     phase: Phase = Phase.FORWARD
 
     @property

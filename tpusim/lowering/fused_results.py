@@ -112,6 +112,8 @@ def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
     """Return True for a reader of a group's result that can compute it."""
     if _multiplies(reader, key):
         return True
+    if group.op.inlined:
+        return isinstance(reader,ComputeNode) and isinstance(reader.op, Einsum) and key in reader.reads[:2]
     normed, one = _group(group), _group(reader)
     if normed is None or not normed.after_sums or group.phase is not Phase.FORWARD:
         return False

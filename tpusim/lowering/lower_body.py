@@ -89,6 +89,7 @@ class LoweredBody(NamedTuple):
     before, after: of each iteration, what runs before the loop and after it.
     ahead: buffers that are allocated for all iterations before the first.
     whole: weight -> buffer of its whole gradient, of which the optimizer takes a part.
+    waiting: its matmuls that are rings and run after all iterations, where no loop is left.
     """
 
     before: tuple[Op, ...]
@@ -98,6 +99,7 @@ class LoweredBody(NamedTuple):
     reduced: Mapping[str, str]
     crossing: tuple[str, ...]
     whole: Mapping[str, str]
+    waiting: tuple[str, ...]
 
 
 Bodies: TypeAlias = dict[tuple[int, bool], LoweredBody]
@@ -133,6 +135,7 @@ class BodyLowerer:
             partitioned.nodes,
         )
         self.reduced: dict[str, str] = {}
+        self.waiting: tuple[str, ...] = ()
         self.crossing: list[str] = []
         self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
@@ -176,6 +179,8 @@ class BodyLowerer:
         whole = list(chain.from_iterable(passes))
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))
+        rings = (each for each in whole if isinstance(each, CollectiveMatmul))
+        self.waiting = tuple(ring.name for ring in rings if ring.waits)
         self.crossing += [
             each.name for each in whole if isinstance(each, PlannedCollective) and _crosses(each)
         ]
@@ -257,7 +262,7 @@ class BodyLowerer:
             return _holding(tuple(part for part in parts if part.body), life)
         if loop_node.scan.phase is not Phase.BACKWARD:
             return (loop,)
-        ops = fetched_ahead(loop)
+        ops = fetched_ahead(loop, made.waiting)
         last = {name.removesuffix(LAST): name for name in names(ops) if name.endswith(LAST)}
         self.reduced |= {w: last[n] for w, n in self.reduced.items() if n in last}
         self.crossing = [last.get(name, name) for name in self.crossing]
@@ -296,6 +301,7 @@ class BodyLowerer:
             {weight: op for weight, op in self.reduced.items() if weight not in reduced},
             tuple(self.crossing[crossing:]),
             {w: key for w, _ in loop_node.gradients if (key := self.memory.whole.get(w))},
+            self.waiting,
         )
 
     def _transfer(self, copy: HostCopy, deps: tuple[Dep, ...], life: BufferEvents) -> Transfer:

@@ -24,6 +24,7 @@ from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
 from tpusim.lowering.observed.ring_copies import copy_ring_operands
+from tpusim.lowering.observed.scores_of_one import inline_softmax
 from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.operand_dtypes import mark_quantised
@@ -55,10 +56,15 @@ def _compiled(body: Body) -> bool:
     return not body.ideal
 
 
+def _may_unroll(body: Body) -> bool:
+    return body.remat.unrolled or bool(body.remat.offload)
+
+
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
     described("pick-logits", pick_logits, _compiled),
     described("share-gradient", share_gradient, _compiled),
+    described("scores-of-one", inline_softmax, _compiled),
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
@@ -101,7 +107,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described(
         "rings-after-layers",
         rings_after_layers,
-        lambda body: body.looped and body.remat.unrolled and _compiled(body),
+        lambda body: body.looped and _may_unroll(body) and _compiled(body),
     ),
     described(
         "ring-copies",

@@ -28,7 +28,7 @@ from tpusim.partition.partitioned_graph import (
     Purpose,
     UnreducedGradient,
 )
-from tpusim.partition.reshard import ReshardStep, reshard
+from tpusim.partition.reshard import ReshardStep, moves_apart, reshard
 from tpusim.partition.split import Split
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
@@ -63,6 +63,7 @@ class BodyBuilder:
     late: True if gradients of weights leave the step's backward pass as terms.
     updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
     groups: axes of the sums of batch norms over groups of examples, see `norm_groups`.
+    kept: layouts of what loops save otherwise than it is made, see `kernel_residuals`.
 
     Its `unreduced` has those gradients, by weight; its `copies` are the dimensions that count the
     copies of a tensor.
@@ -80,6 +81,7 @@ class BodyBuilder:
         late: bool = False,
         updates: Mapping[str, Layout] | None = None,
         groups: NormGroups = (),
+        kept: Mapping[str, Layout] | None = None,
     ) -> None:
         self.wanted = wanted
         self.sizes = sizes
@@ -91,6 +93,7 @@ class BodyBuilder:
         self.late = late
         self.updates = updates or {}
         self.groups = groups
+        self.kept = kept or {}
         self.unreduced: dict[str, UnreducedGradient] = {}
         self.copies: frozenset[str] = frozenset()
         self.phase = Phase.FORWARD
@@ -117,6 +120,7 @@ class BodyBuilder:
             self.late,
             self.updates,
             self.groups,
+            self.kept,
         )
         made.unreduced = self.unreduced
         made._shared = frozenset(tensor.name for tensor in scan.shared)
@@ -180,6 +184,23 @@ class BodyBuilder:
         self.buffers.setdefault(
             value.key, Buffer(LocalShape(tensor.dims, value.layout), tensor.dtype, category)
         )
+        return value
+
+    def saved(self, tensor: Tensor) -> ShardedValue:
+        """Return the value of a tensor that a loop saves, in the layout in which it does."""
+        layout = self.kept.get(tensor.name)
+        if layout is None:
+            return self.reduced(tensor)
+        return self.value_for(tensor, dict(zip(tensor.dims, layout, strict=True)))
+
+    def add_load(self, tensor: Tensor) -> ShardedValue:
+        """Add a tensor that a loop saved, in the layout in which it did."""
+        value = self.add_input(tensor)
+        layout = self.kept.get(tensor.name)
+        if layout is not None:
+            value = replace(value, layout=layout)
+            self.held[tensor.name] = value
+            self.buffer(value.key, LocalShape(tensor.dims, layout), tensor.dtype, "activations")
         return value
 
     def value_of(self, tensor: Tensor) -> ShardedValue:
@@ -265,10 +286,15 @@ class BodyBuilder:
         needed: axes that the reader divides other dimensions over.
         """
         whole = value
+        rows = value.tensor.name in self._rows
+        if rows and not value.partial and moves_apart(value.layout, target):
+            pairs = zip(value.layout, target, strict=True)
+            stays = tuple(tuple(a for a in have if a in want) for have, want in pairs)
+            (step,) = reshard(value.layout, (), stays)
+            value = self._collective(value, step, asked=True)
         for step in reshard(
             value.layout, value.partial, target, lambda: self._spare(whole, target)
         ):
-            rows = value.tensor.name in self._rows
             value = self._collective(value, step, _is_requested(value, step, needed, rows))
         return replace(value, layout=target, partial=())
 

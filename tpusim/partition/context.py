@@ -10,14 +10,15 @@ all-to-all: the kernel's tensors are sharded by heads instead of by tokens (Ulys
     their axes are repeated first, or, where there is one per device, gathered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TypeGuard
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.phase import Phase
 from tpusim.base.units import format_mesh
-from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, is_sequence, walk, whole_dim
+from tpusim.graph import COPIES, NARROW, Attention, Graph, Op, Scan, is_sequence, walk, whole_dim
+from tpusim.partition.layout import Layout
 from tpusim.plan import ALL_TO_ALL, GATHER, RING, Axes, Context, Sharding
 
 CONTEXT = "context"
@@ -58,6 +59,28 @@ def kernel_tensors(graph: Graph) -> frozenset[str]:
     """Return the names of the tensors that attention kernels read and write."""
     kernels = (op for op, _ in walk(graph.ops) if _is_forward_kernel(op))
     return frozenset(t.name for op in kernels for t in (*op.inputs, *op.outputs))
+
+
+def kernel_residuals(
+    graph: Graph, sharding: Sharding, found: Mapping[str, Layout]
+) -> Iterator[tuple[str, Layout]]:
+    """Yield keys and values that are saved as their kernel reads them, each with that layout.
+
+    A kernel runs in a `shard_map`, which its residuals leave as they are inside: gathered, unless a
+    checkpoint saves them by name or computes them again (4 of 4 programs without a checkpoint on
+    v5p and v6e, `context` of 4 and 8; libtpu 0.0.42.1). In a ring no device has all of them.
+
+    found: layout of each tensor of the forward pass.
+    """
+    for scan in graph.ops:
+        if not isinstance(scan, Scan) or scan.checkpointed:
+            continue
+        saved = {tensor.name for tensor in scan.saves}
+        for op in filter(_is_forward_kernel, scan.body):
+            for tensor in (op.key, op.value):
+                batch, sequence, *rest = found[tensor.name]
+                if tensor.name in saved and not sends_keys_round(sharding.context, sequence):
+                    yield tensor.name, (batch, (), *rest)
 
 
 def _is_forward_kernel(op: Op) -> TypeGuard[Attention]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tpusim.graph import Graph, ModelPart
 from tpusim.partition.asked_sizes import AskedSizes, SizeAnswers
+from tpusim.partition.context import kernel_residuals
 from tpusim.partition.insert_collectives import emit
 from tpusim.partition.layout import Layout
 from tpusim.partition.lookups import exchanged_tables
@@ -40,7 +41,8 @@ def partition_graph(
     divided = update_layouts(graph, sharding, updates.axes, found)
     layouts_of = tuple(sorted(found.items()))
     groups = norm_groups(graph, sharding, found)
-    made = _emitted(graph, layouts_of, (), exchanged, updates.late, divided, groups)
+    kept = tuple(kernel_residuals(graph, sharding, found))
+    made = _emitted(graph, layouts_of, (), exchanged, updates.late, divided, groups, kept)
     return replace(made, axes=tuple(sharding.active_axes), dropped=rules.dropped)
 
 
@@ -66,7 +68,9 @@ def partition_parts(
         names = {name: like for name, like in part.origin if like in divided}
         own_updates = tuple((divided | {n: divided[like] for n, like in names.items()}).items())
         late = updates.late
-        partitioned = _emitted(part.graph, found, part.passes, exchanged, late, own_updates, groups)
+        kept = tuple(kernel_residuals(part.graph, sharding, dict(found)))
+        given = exchanged, late, own_updates, groups, kept
+        partitioned = _emitted(part.graph, found, part.passes, *given)
         axes = tuple(sharding.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
     return [made[id(part)] for part in parts]
@@ -100,8 +104,10 @@ def _new(
     late: bool,
     updates: tuple[tuple[str, Layout], ...],
     groups: NormGroups,
+    kept: tuple[tuple[str, Layout], ...],
 ) -> PartitionedGraph:
-    partitioned = emit(graph, sizes, dict(found), passes, exchanged, late, dict(updates), groups)
+    given = exchanged, late, dict(updates), groups, dict(kept)
+    partitioned = emit(graph, sizes, dict(found), passes, *given)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node
         for node in partitioned.nodes

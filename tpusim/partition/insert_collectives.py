@@ -35,6 +35,7 @@ from tpusim.partition.layout import Layout, LocalShape
 from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
+    ComputeNode,
     LoopNode,
     Node,
     PartitionedGraph,
@@ -58,6 +59,7 @@ def emit(
     late: bool = False,
     updates: Mapping[str, Layout] | None = None,
     norms: NormGroups = (),
+    kept: Mapping[str, Layout] | None = None,
 ) -> PartitionedGraph:
     """Return the partitioned graph of a training step whose tensors have the layouts `wanted`.
 
@@ -68,6 +70,7 @@ def emit(
     late: True if gradients of weights are left as terms, see `late_reductions.py`.
     updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
     norms: axes of the sums of batch norms over groups of examples, see `norm_groups`.
+    kept: layouts of what loops save otherwise than it is made, see `kernel_residuals`.
     """
     updates = updates or {}
     weights = frozenset(parameter.tensor.name for parameter in graph.parameters)
@@ -80,6 +83,7 @@ def emit(
         late=late,
         updates=updates,
         groups=norms,
+        kept=kept,
     )
     builder.note_readers(graph.ops)
     groups: list[list[Node]] = []
@@ -93,12 +97,12 @@ def emit(
         for weight, gradient in graph.gradients
         if gradient.name in builder.held
     )
-    kept = [key for _, key in gradients]
-    kept += [builder.held[name].key for name in graph.results if name in builder.held]
+    left = [key for _, key in gradients]
+    left += [builder.held[name].key for name in graph.results if name in builder.held]
     fused = []
     for group in groups:
         others = (key for other in groups if other is not group for n in other for key in n.reads)
-        fused.append(fuse_epilogues(group, (*kept, *others)))
+        fused.append(fuse_epilogues(group, (*left, *others)))
     matrices, trained = layer_matrices(graph), {weight for weight, _ in graph.gradients}
     return PartitionedGraph(
         name=graph.name,
@@ -301,7 +305,8 @@ def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -
 def _sum(builder: BodyBuilder, op: Pointwise) -> None:
     """Add up terms that are partial over the same axes before their collective, others after."""
     (output,) = op.outputs
-    terms = _merged_terms(builder, op, [builder.value_of(tensor) for tensor in op.inputs])
+    given = _rows_added(builder, output, [builder.value_of(tensor) for tensor in op.inputs])
+    terms = _merged_terms(builder, op, given)
     want, kept = _layout_of_sum(builder, output, terms)
     split = dict(zip(output.dims, want, strict=True))
     settled = [builder.reduced_term(term, _repeated(term.tensor, split), kept) for term in terms]
@@ -360,17 +365,45 @@ def _merged_terms(
     return terms
 
 
+def _rows_added(
+    builder: BodyBuilder, output: Tensor, terms: list[ShardedValue]
+) -> list[ShardedValue]:
+    """Return the terms of a gradient, those of matmuls reduced where rows are scattered into them.
+
+    The transpose of a lookup adds its rows to the gradient that the head has left, which is then
+    sharded as the table is, and gathered for it: on one device, so that all devices' are its terms
+    (tables of 32k words that are gathered for their lookup, v4, v5p and v6e; libtpu 0.0.42.1).
+    """
+    scatters = {
+        node.op.name
+        for node in builder.nodes
+        if isinstance(node, ComputeNode) and isinstance(node.op, Scatter)
+    }
+    rows = next((term for term in terms if term.partial and term.maker in scatters), None)
+    want = builder.layout_of(output)
+    if rows is None or builder.stays_partial(output) or rows.layout == want:
+        return terms
+
+    def apart(term: ShardedValue) -> ShardedValue:
+        if term is rows or (term.layout, term.partial) != (rows.layout, rows.partial):
+            return term
+        gathered = builder.reshard(builder.reduced_term(term, want), rows.layout)
+        return replace(gathered, partial=rows.partial)
+
+    return [apart(term) for term in terms]
+
+
 def _scan(builder: BodyBuilder, op: Scan) -> None:
     """Emit a loop; tensors enter and leave it in the layouts that the plan gives them."""
     again = "wgt/" if op.weights_only else "bwd/"
     inner = builder.inner(again if op.phase is Phase.BACKWARD else builder.prefix, op)
     entered = [inner.add_input(inner_in).key for _, inner_in, _, _ in op.carries]
-    loads = tuple(inner.add_input(replace(t, dtype=t.saved_dtype)).key for t in op.loads)
+    loads = tuple(inner.add_load(replace(t, dtype=t.saved_dtype)).key for t in op.loads)
     for _, part in op.slices:
         inner.add_input(part)
     _body(inner, op.body)
     left = [inner.reduced(inner_out).key for _, _, inner_out, _ in op.carries]
-    saves = tuple(inner.reduced(tensor).key for tensor in op.saves)
+    saves = tuple(inner.saved(tensor).key for tensor in op.saves)
     parts = [inner.finished(part) for part, _ in op.stacks]
     sums = [_sum_over_trips(builder, inner, op, *pair) for pair in op.sums]
     gradients = _stacked_gradients(inner, op)

@@ -62,6 +62,17 @@ def reshard(
         yield ReshardStep(CollectiveKind.ALL_GATHER, axes, now, now)
 
 
+def moves_apart(source: Layout, target: Layout) -> bool:
+    """Return True if axes of one dimension move to several, or those of several to one."""
+    pairs = {
+        (before, after)
+        for before, have in enumerate(source)
+        for after, want in enumerate(target)
+        if before != after and not set(have).isdisjoint(want)
+    }
+    return len(pairs) > 1
+
+
 def _sums(
     now: Layout, partial: Axes, target: Layout, spare: Callable[[], int]
 ) -> Iterator[ReshardStep]:

@@ -52,6 +52,7 @@ from tpusim.program.pipeline_schedule import chart_rows as chart_rows
 from tpusim.program.program import Program as Program
 from tpusim.program.program import program_text as program_text
 from tpusim.program.tiles import at_least as at_least
+from tpusim.program.tiles import matrix_elements as matrix_elements
 from tpusim.program.tiles import stored_elements as stored_elements
 from tpusim.program.tiles import sublane_tiles as sublane_tiles
 from tpusim.program.work import ATTENTION_BLOCK as ATTENTION_BLOCK

@@ -27,6 +27,18 @@ def at_least(count: Number, bound: int) -> Number:
     return int(count >= bound)
 
 
+def matrix_elements(rows: Number, columns: Number) -> Number:
+    """Return the elements of memory for a matrix, the side in the lanes that takes less.
+
+    >>> matrix_elements(197, 64), matrix_elements(64, 64), matrix_elements(512, 64)
+    (16384, 8192, 32768)
+    """
+    return smallest(
+        round_up(rows, LANES) * sublane_tiles(columns),
+        round_up(columns, LANES) * sublane_tiles(rows),
+    )
+
+
 def stored_elements(batch: Number, channels: Number) -> Number:
     """Return the elements of memory for one position of an activation: lanes x sublanes.
 

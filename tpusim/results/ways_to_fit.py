@@ -116,7 +116,8 @@ class WaysToFit(ShortRepr):
     """What was found for a plan that does not fit.
 
     ways: the fastest of each kind (`WayKind`), the smallest kind first, where it is faster than
-        those of smaller kinds; empty where nothing that was tried fits.
+        those of smaller kinds; those that more than double the step come last. Empty where nothing
+        that was tried fits.
     tried: plans that were simulated.
     why: where nothing fits, the reason in words.
     """

@@ -30,6 +30,9 @@ MOST_MADE = 4
 COSTLY = 0.05
 """The fraction of the step from which on several changes of a larger kind are tried too."""
 
+TIMES = 2.0
+"""Times the step that a way may take and still come before a larger change that takes less."""
+
 LITTLE_TIME = 0.01
 """The fraction of a step that any change counts as taking, beside what it does take."""
 
@@ -71,6 +74,7 @@ class _FitSearch:
         if not found and self.trials.leanest is not None and self.trials.leanest.roomy:
             found += confirmed(self.trials, [self.trials.leanest], sure=False)
         found += self._on_larger(found)
+        found.sort(key=lambda way: way.step_time_s > TIMES * self.trials.base.step_time_s)
         return WaysToFit(tuple(found), self.trials.tried, "" if found else self._why())
 
     def _best(self, kind: WayKind, *, several: bool) -> list[WayToFit]:

@@ -142,20 +142,43 @@ def test_a_sharded_head_that_is_all_reduced_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offload", "style", "waits"),
+    ("mesh", "offload", "style", "waits"),
     [
-        (["layer_in"], "plain", False),
-        (["layer_in", "q"], "plain", True),
-        (["layer_in", "q"], "maxtext", False),
-        ([], "maxtext", False),
+        ({"data": 16}, ["layer_in"], "plain", True),
+        ({"data": 16}, ["layer_in", "q"], "plain", True),
+        ({"data": 16}, ["layer_in", "q"], "maxtext", False),
+        ({"data": 16}, [], "plain", False),
+        ({"data": 4, "fsdp": 4}, ["layer_in", "q"], "plain", False),
+        ({"fsdp": 16}, ["layer_in"], "plain", True),
+        ({"fsdp": 16}, [], "plain", False),
     ],
 )
-def test_the_head_waits_while_more_than_the_inputs_of_layers_is_fetched(
-    offload: list[str], style: str, waits: bool
+def test_the_head_waits_beside_copies_to_the_host(
+    mesh: dict[str, int], offload: list[str], style: str, waits: bool
 ) -> None:
-    """As the compiler has Llama 3.1 8B on v6e 2x4, with and without MaxText's flags."""
-    plan = plan_of({"data": 16}, global_batch=128, remat="full", offload=offload, style=style)
+    """Where it is a ring or all-reduced whole: 13 of 13 programs, and none of 6 others."""
+    size: dict[str, Any] = {"global_batch": 256, "seq_len": 1024, "remat": "full"}
+    plan = plan_of(mesh, **size, offload=offload, style=style)
     assert head_waits(plan) is waits
+
+
+@pytest.mark.parametrize(
+    ("layers", "without", "late"),
+    [(2, [], True), (3, [], False), (2, ["rings-after-layers"], False)],
+)
+def test_rings_of_two_layers_wait_for_both_where_tensors_are_offloaded(
+    layers: int, without: list[str], late: bool
+) -> None:
+    """As the last layer's backward pass stands after the loop, of two layers none is left."""
+    size: dict[str, Any] = {"global_batch": 256, "seq_len": 1024, "remat": "full"}
+    plan = plan_of({"fsdp": 16}, **size, offload=["layer_in"], without_passes=without)
+    ops = any_program_of(small(layers=layers), plan, Slice("v6e", "4x4")).body
+    assert ("layers/d/gradients" in [op.name for op in ops]) is late
+    products = [op.name for op in ops if op.name.startswith("bwd/") and "(last)" in op.name]
+    rings = [name for name in products if "/dw/ring" in name]
+    behind = products[products.index(rings[0]) :]
+    assert len(rings) == len(WEIGHTS)
+    assert all("/dw/" in name for name in behind if not name.startswith("all-reduce"))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from plans import GIB, comms, partitioned_of, plan_of, program_of, small
 from tpusim.base import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Transformer
+from tpusim.partition import LoopNode
 from tpusim.program import Collective, CollectiveKind, Loop, Mode, Op
 from tpusim.simulation import simulate
 
@@ -60,6 +61,27 @@ def test_sequence_sharded_norms_are_lowered_as_compiled(
     assert forward == [gather, scatter, gather, ring]
     again = 3 * [gather]
     assert backward == [gather, scatter, gather, gather, *rings * [ring], gather, *again, scatter]
+
+
+KEYS = ("layer/k_kernel", "layer/v_kernel")
+
+
+@pytest.mark.parametrize(("changes", "gathered", "saved"), [
+    ({"remat": "none"}, 0, ()),
+    ({"remat": "none", "context_exchange": "ring"}, 2, ("context",)),
+    ({"remat": {"save": ["k_kernel", "v_kernel"]}}, 2, ("context",)),
+])  # fmt: skip
+def test_keys_without_a_checkpoint_are_saved_as_their_kernel_reads_them(
+    changes: dict[str, Any], gathered: int, saved: tuple[str, ...]
+) -> None:
+    """A kernel's residuals leave its `shard_map` gathered; a policy saves each device's part."""
+    plan = plan_of({"fsdp": 2, "context": 4}, **changes)
+    partitioned = partitioned_of(small(attention="flash"), plan)
+    again = [c for c, _ in comms(partitioned) if c.tensor in KEYS and "bwd/" in c.writes[0]]
+    assert len(again) == gathered
+    forward = next(node for node in partitioned.nodes if isinstance(node, LoopNode))
+    kept = [key for key in forward.saves if key.startswith(KEYS)]
+    assert [partitioned.buffers[key].local.layout[1] for key in kept] == 2 * [saved]
 
 
 def activations(model: Transformer, plan: Any) -> dict[CollectiveKind, int]:

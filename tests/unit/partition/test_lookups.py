@@ -118,11 +118,10 @@ def test_rows_in_vocabulary_shards_are_added_up_first() -> None:
     ("mesh", "changes"),
     [
         ({"fsdp": 8}, {"style": "maxtext"}),
-        ({"fsdp": 4, "context": 2}, {}),
         ({"fsdp": 4, "tensor": 2}, {"rules": {"act_embed": "tensor"}}),
         ({"fsdp": 4, "dcn_fsdp": 2}, {}),
     ],
-    ids=["maxtext", "context", "act_embed", "slices"],
+    ids=["maxtext", "act_embed", "slices"],
 )
 def test_the_table_is_gathered_where_rows_cannot_be_exchanged(
     mesh: dict[str, int], changes: dict[str, Any]
@@ -131,6 +130,28 @@ def test_the_table_is_gathered_where_rows_cannot_be_exchanged(
     found = moved(plan_of(mesh, **changes))
     assert not found.keys() & ROWS.keys()
     assert found.keys() >= {(GATHER, "embedding", Phase.FORWARD)}
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 4, "context": 2}, {"fsdp": 2, "context": 4}])
+@pytest.mark.parametrize(("vocab", "rows"), [(513, True), (512, False)])
+def test_rows_of_sharded_sequences_are_gathered_where_all_tokens_are_fewer(
+    mesh: dict[str, int], vocab: int, rows: bool
+) -> None:
+    """512 tokens in all: each device has its columns of all rows, and takes its part of the sum."""
+    plan = plan_of(mesh, seq_len=16, global_batch=32)
+    gathered = {
+        (GATHER, "ids", Phase.FORWARD): 1,
+        (GATHER, "embedded", Phase.FORWARD): 1,
+        (GATHER, "d(embedded)", Phase.BACKWARD): 1,
+    }
+    assert moved(plan, vocab=vocab) == (gathered if rows else TABLE)
+    if rows:
+        model = small(vocab=vocab)
+        sizes = sizes_of(model, plan)
+        found = {c.tensor: c for c in looked_up(model, plan)}
+        assert payload(found["embedded"], sizes) == BF16 * TOKENS * EMBED
+        assert payload(found["d(embedded)"], sizes) == BF16 * TOKENS * EMBED
+        assert all(c.axes == ("fsdp", "context") and c.asked for c in found.values())
 
 
 def test_a_table_that_is_not_sharded_moves_nothing_forward() -> None:

@@ -17,7 +17,7 @@ from re import search
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import LAYER_IN, Attention, Convolution, Einsum, is_sequence
+from tpusim.graph import Attention, Convolution, Einsum, is_sequence
 from tpusim.lowering.body_entries import (
     UNROLLED_RING,
     CollectiveMatmul,
@@ -123,12 +123,13 @@ def _multiplies_same(one: Entry, other: Entry) -> bool:
 
 
 def rings_after_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
-    """Mark the rings for gradients of layers that are not scanned, which run after all layers.
+    """Mark the rings for gradients of layers of which no loop is left: they run after all layers.
 
     No iteration ends there, so what only the optimizer reads comes last, and holds its operands
     until then: 23 of 23 programs of two to eight layers on v4, v5p, v6e and 7x, also beside a
     context or a tensor axis. Rings over four devices are no loops and run at once (4 of 4), and so
     do those beside which the layer before gathers its weights (v5e, 5 of 5; libtpu 0.0.42.1).
+    Where tensors are offloaded, of a scan of two layers no loop is left (see `fetched_ahead`).
     """
     return [
         _placed_ring(entry, body) if isinstance(entry, CollectiveMatmul) else entry
@@ -139,8 +140,10 @@ def rings_after_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
 def _placed_ring(ring: CollectiveMatmul, body: Body) -> CollectiveMatmul:
     if not body.ask(_is_loop, ring.collective):
         return ring
-    beside = _gathers_beside(body.over(ring.collective.axes))
     reduces = ring.collective.purpose is Purpose.GRADIENT
+    if body.remat.offload:
+        return replace(ring, waits=reduces)
+    beside = _gathers_beside(body.over(ring.collective.axes))
     backward = ring.phase is Phase.BACKWARD
     return replace(ring, waits=reduces and not beside, ahead=backward and beside)
 
@@ -188,13 +191,14 @@ def _waits(entry: Entry, body: Body) -> bool:
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
     gathered over a dimension of the result (6 of 9). So does a sharded result that is all-reduced,
     of which the only program seen waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu
-    0.0.42.1). Where more is offloaded than the inputs of the layers it waits (6 of 6: Llama 3.1 8B
-    and 70B on v6e 2x4, 4x8 and 16x16), but not with MaxText's flags (4 of the same; 10 of 13 other
-    heads are where this says with them, and those of 4 published configurations).
+    0.0.42.1), and beside copies to the host a whole one that is all-reduced (3 of 3 on v5p and v6e;
+    of others, whose shard or slice is kept, none of 6), but not with MaxText's flags (4 of 4; 10 of
+    13 other heads are where this says with them, and those of 4 published configurations).
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
-    over axes that shard experts (8 of 12), and with MaxText's flags (4 of 4). Of layers that are
+    over axes that shard experts (8 of 12), with MaxText's flags (4 of 4), and where anything is
+    offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are
     not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
     with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to v6e.
     """
@@ -203,12 +207,12 @@ def _waits(entry: Entry, body: Body) -> bool:
     if isinstance(entry, CollectiveMatmul):
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
-        flagged = body.compiler.style == "maxtext"
-        return flagged or _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
+        if body.remat.offload:
+            return True
+        return _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
     return isinstance(entry, ComputeNode) and (
-        _fetches_beside_core(body)
-        or _is_gathered_along_result(entry, body)
-        or _all_reduces_shard(entry, body)
+        _is_gathered_along_result(entry, body)
+        or _all_reduces(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
     )
 
@@ -247,14 +251,11 @@ def _reduces_beside_core(body: Body) -> bool:
     return any(is_across(axes) or body.over(axes).offloaded for axes in gradients)
 
 
-def _fetches_beside_core(body: Body) -> bool:
-    more = set(body.remat.offload) - {LAYER_IN}
-    return body.compiler.style != "maxtext" and bool(more)
-
-
-def _all_reduces_shard(compute: ComputeNode, body: Body) -> bool:
+def _all_reduces(compute: ComputeNode, body: Body) -> bool:
+    """Return True for an all-reduced result that is sharded, or beside copies to the host."""
     sharded = any(body.buffers[compute.writes[0]].local.split().values())
-    return sharded and any(
+    beside_copies = bool(body.remat.offload) and body.compiler.style != "maxtext"
+    return (sharded or beside_copies) and any(
         c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
         for c in body.collectives
     )

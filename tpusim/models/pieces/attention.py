@@ -264,7 +264,6 @@ def _dot(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -
     batch, seq, heads, width = q.dims
     keys = k.dims[1]
     dims = (batch, heads, seq, keys)
-    in_f32 = form.softmax_dtype != COMPUTE
     share = form.window / w.sizes[keys] if form.window else 0.5 if form.causal else 1.0
     scores = w.tensor("scores", dims, form.softmax_dtype, narrow=COMPUTE)
     exponentials = w.tensor("exponentials", dims, form.softmax_dtype)
@@ -275,7 +274,6 @@ def _dot(w: GraphWriter, q: Tensor, k: Tensor, v: Tensor, form: AttentionForm) -
         w.tensor("probs", dims),
         SOFTMAX_FLOPS,
         over=(keys,),
-        keeps="inputs" if in_f32 else "outputs",
         residuals=(exponentials,),
         function=function("softmax", causal=form.causal, window=form.window, width=width),
     )
@@ -322,9 +320,10 @@ def relative_attention(w: GraphWriter, x: Tokens, form: AttentionForm) -> Tensor
     apart = w.pointwise("shifted", (apart,), dims, 0.0, keeps="", alone=True, function=shift)
     scores = w.add("all_scores", scores, apart)
     of = function("softmax", width=q.dims[3])
+    exponentials = w.tensor("exponentials", dims)
     probs = w.pointwise(
         "softmax", (scores,), w.tensor("probs", dims), SOFTMAX_FLOPS,
-        over=(keys,), keeps="outputs", function=of,
+        over=(keys,), residuals=(exponentials,), function=of,
     )  # fmt: skip
     context = w.einsum("context", probs, v, q.dims)
     made = w.einsum("wo", context, w.weight("wo", *q.dims[2:], embed), w.tensor("out", x.dims))

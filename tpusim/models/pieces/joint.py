@@ -83,6 +83,7 @@ def modulated_norm(w: GraphWriter, name: str, x: Vectors, rows: Vectors, shift: 
     """
     out = w.tensor(name, x.dims)
     wide = w.tensor(f"{name}_operand", x.dims, "f32")
+    centred = w.tensor(f"{name}_centred", x.dims, "f32")
     unscaled = w.tensor(f"{name}_unscaled", x.dims)
     return w.pointwise(
         name,
@@ -91,7 +92,7 @@ def modulated_norm(w: GraphWriter, name: str, x: Vectors, rows: Vectors, shift: 
         NORM_FLOPS + MODULATION_FLOPS,
         over=(x.dims[-1],),
         statistics=2,
-        residuals=(wide, unscaled, rows),
+        residuals=(wide, centred, unscaled, rows),
         function=function("modulated_norm", shift=shift),
     )
 

@@ -50,8 +50,8 @@ def norm(w: GraphWriter, name: str, x: Vectors, over: str = "embed") -> Tensor:
     """Write a normalisation over one dimension, with its scale, and return its result.
 
     It computes in f32 (Zhang and Sennrich, arXiv:1910.07467, equation 4): its linearisation reads
-    the operand in f32, and what is scaled, in the activations' dtype. Not counted: two numbers a
-    token.
+    the operand in f32, and what is scaled, in the activations' dtype; one that subtracts the mean
+    reads the difference in f32 too. Not counted: two numbers a token.
     """
     out = w.tensor(name, x.dims)
     w.write(norm_op(x, out, w.dim(over)))
@@ -107,6 +107,7 @@ def _norm_op(
     name = out.name
     learnt = tuple(Tensor(f"{name}_{end}", weights, TensorRole.PARAM) for end in kind.learnt)
     wide = Tensor(f"{name}_operand", x.dims, dtype="f32")
+    centred = (Tensor(f"{name}_centred", x.dims, dtype="f32"),) if kind.means else ()
     unscaled = Tensor(f"{name}_unscaled", x.dims)
     return Pointwise(
         name,
@@ -115,6 +116,6 @@ def _norm_op(
         NORM_FLOPS,
         over=over,
         statistics=2 if kind.means else 1,
-        residuals=(wide, unscaled, *learnt[:1]),
+        residuals=(wide, *centred, unscaled, *learnt[:1]),
         function=function(f"{kind.function}_of_heads" if len(over) > 1 else kind.function),
     )
