@@ -25,6 +25,7 @@ from tpusim.lowering.body_entries import (
     PlannedCollective,
     with_readers,
 )
+from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.observed.carried_gathers import carries_gathers, is_matmul
@@ -200,16 +201,22 @@ def _waits(entry: Entry, body: Body) -> bool:
     over axes that shard experts (8 of 12), with MaxText's flags (4 of 4), and where anything is
     offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are
     not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
-    with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to v6e.
+    with MaxText's flags and sharded sequences too). Where the gradient of its input is summed over
+    `tensor`, see `_follows_a_sum`. Others run at once: 135 of 152 on v4 to v6e.
     """
     if _reduces_beside_core(body):
-        return isinstance(entry, ComputeNode | CollectiveMatmul)
+        waits = isinstance(entry, ComputeNode | CollectiveMatmul)
+        return waits and not _runs_beside_sum(entry, body)
     if isinstance(entry, CollectiveMatmul):
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
         if body.remat.offload:
             return True
-        return _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
+        return (
+            _shards_one_sequence(entry, body)
+            or _sends_over_experts(entry, body)
+            or _follows_a_sum(entry, body)
+        )
     return isinstance(entry, ComputeNode) and (
         _is_gathered_along_result(entry, body)
         or _all_reduces(entry, body)
@@ -222,6 +229,47 @@ def _gathers_gradient(entries: Sequence[Entry]) -> bool:
     left = {key for entry in entries[:1] if isinstance(entry, LoopNode) for key in entry.writes}
     moves = [c for e in entries if isinstance(e, PlannedCollective) for c in e.collectives]
     return any(_gathers_activation(c) and not left.isdisjoint(c.reads) for c in moves)
+
+
+def _runs_beside_sum(entry: Entry, body: Body) -> bool:
+    """Return True for a matmul that hides the sum of the gradient of its input.
+
+    The SparseCore of 7x sums it over `tensor`, while nothing else is there to multiply: 4 of 4
+    programs on 7x 2x2x2 and 2x4x4 whose own gradient is reduced once, over 2 or 4 devices. Over
+    eight, and in rings, it waits (4 of 4; libtpu 0.0.42.1).
+    """
+    if not isinstance(entry, ComputeNode) or _is_gathered_along_result(entry, body):
+        return False
+    over = [c.axes for c in body.collectives if entry.writes[0] in c.reads]
+    apart = any(is_across(collective.axes) for collective in body.collectives)
+    if apart or len(over) != 1 or not body.ask(_is_few, over[0]):
+        return False
+    return _sums_for_input(entry, body)
+
+
+def _follows_a_sum(ring: CollectiveMatmul, body: Body) -> bool:
+    """Return True for a ring that waits though the gradient of its input is summed over `tensor`.
+
+    With `minimal` remat they do (5 of 5 on v4, v5p and v6e; with `dots` 1 of 6, with `full` none of
+    4 that gather no operand; without `tensor` 3 of 6 plans would be nearer), and so do unrolled
+    ones in plain programs for v5e (5 of 5; elsewhere 1 of 10 plans would be nearer).
+    """
+    if not _sums_for_input(ring.compute, body):
+        return False
+    if body.ask(_is_loop, ring.collective):
+        return body.remat.policy == "minimal"
+    return body.over(ring.collective.axes).carries
+
+
+def _sums_for_input(compute: ComputeNode, body: Body) -> bool:
+    """Return True if the gradient of a matmul's input is summed over devices."""
+    other = compute.op.name.removesuffix("/dw") + "/dx"
+    summed = (c for c in body.collectives if c.purpose is Purpose.ACTIVATION)
+    return any(c.kind in REDUCTIONS and c.maker == other for c in summed)
+
+
+def _is_few(decisions: LoweringDecisions, axes: Axes) -> bool:
+    return bool(decisions.sizes.group(axes) <= UNROLLED_RING)
 
 
 def _shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
