@@ -68,6 +68,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
+    described("regather", regather),
     described(
         "weight-gradients-last",
         weight_gradients_last,
@@ -87,7 +88,6 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         lambda nodes, body: gather_quantised(nodes, body.buffers, body.numerics.noise),
         lambda body: body.numerics.gathers_quantised,
     ),
-    described("regather", regather),
     described("rings-across-slices", rings_across_slices),
     described("scatter-apart", scatter_apart),
     described("reduce-at-once", reduce_at_once, _compiled),

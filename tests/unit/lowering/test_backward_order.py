@@ -231,3 +231,17 @@ def test_a_ring_of_the_head_waits_beside_a_sum_over_tensor(
     plan = plan_of(mesh, global_batch=64, seq_len=1024, remat=remat)
     names = [op.name for op in any_program_of(small(), plan, Slice(chip, "4x4")).body]
     assert (names.index("logits/dw/ring") > names.index("layers/d")) is waits
+
+
+@pytest.mark.parametrize(("attention", "ahead"), [("dot", True), ("flash", False)])
+def test_rings_come_last_beside_gathered_activations(attention: str, ahead: bool) -> None:
+    """Each has a copy of its own, gathered with the first one where no kernel attends."""
+    plan = plan_of({"fsdp": 8, "tensor": 2}, seq_len=1024, rules={"act_embed": "tensor"})
+    wide = small(embed=1024, mlp=4096, head_dim=128, attention=attention)
+    body = loop(any_program_of(wide, plan, Slice("v6e", "4x4")).body, "layers/d").body
+    names = [op.name for op in body]
+    own = names.index("bwd/layer/wq/dw/ring")
+    assert names.index("bwd/layer/wi_0/dw/ring") > names.index("bwd/layer/wo/dx")
+    again = names.index("all-gather/bwd/layer/attn_norm@tensor again again again")
+    assert again < own
+    assert (again < names.index("bwd/layer/wo")) is ahead

@@ -16,7 +16,7 @@ AGAIN = "all-gather/bwd/layer/attn_norm@tensor again"
 
 def plan(**keys: Any) -> Plan:
     keys = {"rules": GATHERED, "seq_len": 1024} | keys
-    return plan_of({"fsdp": 4, "tensor": 4}, **keys)
+    return plan_of({"fsdp": 2, "tensor": 8}, **keys)
 
 
 def body(chosen: Plan, chip: str) -> dict[str, Op]:

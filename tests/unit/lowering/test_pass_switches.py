@@ -39,8 +39,8 @@ CASES: dict[str, Case] = {
         plan_of({"data": 8, "context": 2}, seq_len=192),
         V6E,
     ),
-    "weight-gradients-last": (small(), plan_of(FSDP), V6E),
     "regather": (wide(heads=16), long(BY_TENSOR, rules={"act_residual_seq": "tensor"}), V6E),
+    "weight-gradients-last": (small(), plan_of(FSDP), V6E),
     "rings-across-slices": (
         wide(),
         long({"dcn_fsdp": 2, **FSDP}, global_batch=256),

@@ -7,7 +7,9 @@ So do they all where the products of layers are saved and attention is no kernel
 plans on v3 to v6e that this moves, 9 nearer). Others run at once, as the head's does: of 153
 compiled plans whose peak this moves, 111 are nearer to the compiler's, on each of v2 to 7x. So do
 those that activations are gathered for, which frees the copies (an encoder with its embedding
-dimension sharded over `tensor`, v4 2x2x4; libtpu 0.0.42.1).
+dimension sharded over `tensor`, v4 2x2x4; libtpu 0.0.42.1), unless they are loops over chunks,
+which come last too (four programs of `fsdp` 8 to 32 x `tensor` 2 to 16 on v5p and v6e; libtpu
+0.0.42.1).
 """
 
 from collections.abc import Collection, Sequence
@@ -48,19 +50,14 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     Those stay that are no rings and whose first operand is at least as large as their result,
     unless gradients are reduced beside the core, or products are saved and no kernel attends.
     Readers of their results follow them. Layers without attention stay as they are, and so does a
-    body that gathers activations for these matmuls.
+    body that gathers activations for such matmuls, unless those are loops.
     """
     gathered = {key for node in nodes if _gathers_activation(node) for key in node.writes}
     matmuls = [node for node in nodes if _multiplies_for(node, body.weights)]
-    if not all(gathered.isdisjoint(node.reads) for node in matmuls):
+    loops = gradient_rings(body)
+    if not all(gathered.isdisjoint(node.reads) or node.name in loops for node in matmuls):
         return list(nodes)
-    reduced = (node for node in nodes if isinstance(node, CollectiveNode))
-    rings = {
-        matmul.name
-        for node in reduced
-        if node.purpose is Purpose.GRADIENT
-        for matmul in matmuls_for(body, node)
-    }
+    rings = gradient_rings(body, unrolled=True)
     beside_core = _reduces_beside_core(body)
     saved = body.remat.policy in ("dots", "minimal") and not any(map(_is_kernel, nodes))
     waiting = [
@@ -79,6 +76,19 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
         kept, late = with_readers(layer, {i for i, node in enumerate(layer) if node in waiting})
         result += [*kept, *late]
     return result
+
+
+def gradient_rings(body: Body, unrolled: bool = False) -> set[str]:
+    """Return the names of the matmuls for gradients of weights that are loops over chunks.
+
+    unrolled: with the rings that are written out.
+    """
+    return {
+        matmul.name
+        for node in body.collectives
+        if node.purpose is Purpose.GRADIENT and (unrolled or body.ask(_is_loop, node))
+        for matmul in matmuls_for(body, node)
+    }
 
 
 def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
@@ -216,6 +226,7 @@ def _waits(entry: Entry, body: Body) -> bool:
             _shards_one_sequence(entry, body)
             or _sends_over_experts(entry, body)
             or _follows_a_sum(entry, body)
+            or _is_gathered_along_result(entry.compute, body)
         )
     return isinstance(entry, ComputeNode) and (
         _is_gathered_along_result(entry, body)
