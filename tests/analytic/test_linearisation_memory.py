@@ -79,6 +79,12 @@ def test_each_norm_more_keeps_its_operand_wide_and_what_it_scales(norms: dict[st
     assert more == m.layers * size * (4 + 2)
 
 
+def test_a_norm_by_mean_and_variance_keeps_the_difference_from_the_mean_too() -> None:
+    m = small()
+    more = saved(program(norm="layer")) - saved(program())
+    assert more == m.layers * 2 * TOKENS * m.embed * 4
+
+
 @pytest.mark.parametrize("remat", ["full", "minimal", "dots"])
 @pytest.mark.parametrize("attention", ["flash", "dot"])
 def test_under_a_checkpoint_none_of_it_is_kept(remat: str, attention: str) -> None:

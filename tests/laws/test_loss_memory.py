@@ -194,3 +194,49 @@ def test_the_gradient_of_one_sequence_is_computed_once(
         for alloc in op.allocs
     ]
     assert "d(logits)" not in allocs
+
+
+def test_the_value_of_the_loss_takes_the_place_of_logits_where_no_smaller_gap_is_left() -> None:
+    """Labels by index: the copy of the gradient then lies above it (compiled: 5 and 4 of them).
+
+    On v5p the cast shard of the head has left a gap for it, on v4 and v6e that is on the chip.
+    """
+    model = MODEL.replace(embed=2048, mlp=8192, heads=16, kv_heads=8)
+    held = {
+        chip: simulate(model, loss_plan(loss_labels="index"), Slice(chip, topology)).hbm_peak_bytes
+        for chip, topology in (("v4", "2x2x4"), ("v6e", "4x4"), ("v5p", "2x2x4"))
+    }
+    assert (held["v4"] - held["v5p"]) / LOGITS == pytest.approx(1, abs=0.05)
+    assert (held["v6e"] - held["v5p"]) / LOGITS == pytest.approx(1, abs=0.05)
+    assert held["v4"] / 2**30 == pytest.approx(21.986, rel=0.01)  # compiled
+
+
+SMALL_TABLE = Transformer(
+    layers=2, embed=2048, mlp=8192, heads=16, kv_heads=8, vocab=32000, tied_embeddings=True
+)
+
+
+@pytest.mark.parametrize("batch", [64, 128])
+def test_the_gradient_of_a_tied_head_is_a_ring_whether_or_not_its_rows_are_exchanged(
+    batch: int,
+) -> None:
+    """They are for fewer tokens than words; otherwise they are added to the gathered gradient."""
+    ops = [op.name for op in program_of(SMALL_TABLE, loss_plan(global_batch=batch), V5P).body]
+    gathered = batch * 4096 // 16 >= SMALL_TABLE.vocab
+    assert "logits/dw/ring" in ops
+    assert ("all-gather/d(embedding)~logits@fsdp@fsdp" in ops) == gathered
+    assert any(name.startswith("rows/") for name in ops) != gathered
+
+
+def test_a_tied_head_to_which_rows_are_added_is_reduced_at_once_on_7x() -> None:
+    plan = loss_plan(global_batch=128)
+    names = [op.name for op in program_of(SMALL_TABLE, plan, Slice("7x", "2x2x2")).body]
+    assert "logits/dw/ring" not in names
+    assert any(name.startswith("all-reduce/d(embedding)~logits") for name in names)
+    assert names.index("logits/dw") < names.index("layers/d")
+
+
+@pytest.mark.parametrize(("chip", "gib"), [("v5p:2x2x4", 6.659), ("v6e:4x4", 4.684)])
+def test_a_tied_head_of_a_gathered_table_needs_what_its_program_does(chip: str, gib: float) -> None:
+    result = simulate(SMALL_TABLE, loss_plan(global_batch=128), Slice(*chip.split(":")))
+    assert result.hbm_peak_bytes / 2**30 == pytest.approx(gib, rel=0.01)

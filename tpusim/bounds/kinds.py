@@ -106,7 +106,8 @@ def _layout_columns(
     """Yield what layouts depend on besides which axes are larger than one.
 
     Rules leave out axes for which a dimension is too small; whether a device has fewer tokens to
-    look up than a table has rows decides `exchanged_tables`. Annotations, weights that are updated
+    look up than a table has rows decides `row_moves`, and whether all have twice
+    as many. Annotations, weights that are updated
     in parts and norms of groups may depend on more.
     """
     base = plans.base
@@ -120,6 +121,7 @@ def _layout_columns(
             ids = np.prod([extents[dim] * np.ones(len(plans)) for dim in op.ids.dims], axis=0)
             for axes in ((), *groups):
                 yield ids // _product(plans, axes) // tiles < extents[op.dim]
+            yield ids // tiles < 2 * extents[op.dim]
     if base.annotate or base.optimizer.axes or _has_group_norms(graph):
         sizes = {id(extent): extent for extent in extents.values()}
         single = sorted({int(e) for e in sizes.values() if not isinstance(e, np.ndarray)})

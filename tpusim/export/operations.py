@@ -38,7 +38,7 @@ from tpusim.graph import (
 )
 from tpusim.lowering.operand_dtypes import may_be_quantised
 from tpusim.partition import Layout
-from tpusim.partition.lookups import exchanged_tables
+from tpusim.partition.lookups import row_moves
 from tpusim.partition.split import contraction
 from tpusim.plan import AttentionKernel
 from tpusim.program import ATTENTION_BLOCK
@@ -175,8 +175,8 @@ def _table_layout(op: Gather, context: StepContext) -> Layout:
     layout = context.layouts[op.table.name]
     plan = context.plan
     style, late = plan.compiler.style, plan.training.reduces_once
-    found = exchanged_tables(context.graph, plan.sharding, style, context.layouts, late)
-    if op.table.name in found:
+    moves = row_moves(context.graph, plan.sharding, style, context.layouts, late)
+    if op.table.name in moves.exchanged:
         return layout
     return tuple(
         axes if dim == op.dim else () for dim, axes in zip(op.table.dims, layout, strict=True)

@@ -9,6 +9,7 @@ the stack of the layers first. openxla/xla, while_loop_all_reduce_code_motion.)
 """
 
 from tpusim.base.phase import Phase
+from tpusim.frames.side_by_side import Unrolled, side_by_side, unrolled
 from tpusim.lowering import GradientDeps
 from tpusim.partition import ACCUMULATORS, DTYPE_BYTES, Sizes, StoredWeight
 from tpusim.plan import Numerics
@@ -29,14 +30,17 @@ def accumulate_microbatches(
 ) -> tuple[tuple[Op, ...], GradientDeps]:
     """Return the operations for all microbatches, from the `body` of one, and the summed gradients.
 
-    apart: the forward passes of all microbatches come before the first backward pass.
+    apart: they are under way at a time, see `side_by_side`.
     """
     trained = [weight for weight in weights if weight.name in gradients.held]
     sums = {weight.name: accumulator(weight, numerics, sizes) for weight in trained}
     additions = tuple(addition(weight, numerics, sizes, gradients) for weight in trained)
-    forward = next((i for i, op in enumerate(body) if not _is_forward(op)), 0) if apart else 0
-    parts = {f"{MICROBATCHES}/forward": body[:forward], MICROBATCHES: body[forward:] + additions}
-    loops = (Loop(name=name, trips=microbatches, body=part) for name, part in parts.items() if part)
+    forward, beside, rest = unrolled(body) if apart else Unrolled((), (), body)
+    loops = [
+        *_loop(f"{MICROBATCHES}/forward", microbatches, forward),
+        *side_by_side(beside, microbatches, MICROBATCHES),
+        *_loop(MICROBATCHES, microbatches, (*rest, *additions)),
+    ]
     after = {weight.name: op.name for weight, op in zip(trained, additions, strict=True)}
     summed = {name: alloc.tensor for name, alloc in sums.items()}
     return (zeros(tuple(sums.values())), *loops), GradientDeps(summed, after)
@@ -47,8 +51,8 @@ def is_microbatches(loop: str) -> bool:
     return loop.split("/")[0] == MICROBATCHES
 
 
-def _is_forward(op: Op) -> bool:
-    return _is_forward(op.body[0]) if isinstance(op, Loop) else op.phase is Phase.FORWARD
+def _loop(name: str, trips: int, body: tuple[Op, ...]) -> tuple[Loop, ...]:
+    return (Loop(name=name, trips=trips, body=body),) if body else ()
 
 
 def accumulator(weight: StoredWeight, numerics: Numerics, sizes: Sizes) -> Alloc:

@@ -15,7 +15,7 @@ from tpusim.frames.body_frame import CAST, cast_weights, infeed, sizes_of, store
 from tpusim.frames.layer_casts import freed_when_read
 from tpusim.frames.optimizer import Update, Updates, streamed_updates, trained
 from tpusim.frames.weight_gathers import gathers
-from tpusim.graph import Graph
+from tpusim.graph import LOSS, Graph
 from tpusim.hardware import Placement, Slice
 from tpusim.lowering import (
     AskedPlace,
@@ -28,7 +28,10 @@ from tpusim.lowering import (
 )
 from tpusim.partition import PartitionedGraph, Sizes, StoredWeight, across_slices, late_reductions
 from tpusim.plan import Axes, Plan
-from tpusim.program import Barrier, Collective, Dep, Op, Program, TopOp, Transfer
+from tpusim.program import Alloc, Barrier, Collective, Compute, Dep, Op, Program, TopOp, Transfer
+
+VALUE_BYTES = 4.0
+"""Bytes of the value of the loss, in f32."""
 
 UNROLLED_MICROBATCHES = 2
 """The microbatches of a loop of which, across slices, no iteration is left."""
@@ -37,7 +40,12 @@ UNROLLED_MICROBATCHES = 2
 def choices_of(plan: Plan) -> BodyChoices:
     """Return what the lowering of the bodies of a plan's step reads, see `BodyChoices`."""
     return BodyChoices(
-        plan.sharding, plan.numerics, plan.compiler, plan.remat, tuple(plan.optimizer.axes)
+        plan.sharding,
+        plan.numerics,
+        plan.compiler,
+        plan.remat,
+        updated=tuple(plan.optimizer.axes),
+        repeated=plan.microbatches > 1,
     )
 
 
@@ -118,7 +126,10 @@ class TrainingFrame:
         )
         cast = any(op.name == CAST for op in ops)
         if cast and self.plan.microbatches == 1 and not decisions.ideal:
-            ops = freed_when_read(ops, shards, partitioned, self.plan.numerics, self.sizes)
+            room = self.place.pod.chip.compiler_rules.on_chip_room
+            ops = freed_when_read(ops, shards, partitioned, self.plan.numerics, self.sizes, room)
+        if not decisions.ideal:
+            ops = with_loss_value(ops, partitioned)
         return Program(
             name=graph.name,
             axes=tuple(self.plan.mesh.items()),
@@ -215,6 +226,26 @@ class TrainingFrame:
             host_s=self.plan.input_s,
             after_step=self.plan.loop == "synchronous",
         )
+
+
+def with_loss_value(ops: Sequence[TopOp], partitioned: PartitionedGraph) -> tuple[TopOp, ...]:
+    """Return a step whose loss leaves its value in HBM until the end.
+
+    It takes next to nothing, but splits the gap that it is in: where no smaller one is left
+    below, the gap above the logits (labels by index on v4 and v6e: five of the logits, not four;
+    libtpu 0.0.42.1).
+    """
+    value = Alloc(f"{LOSS}/value", VALUE_BYTES, "activations")
+    *_, last = (op for op in ops if isinstance(op, Compute))
+    makers = {node.name for node in partitioned.nodes if LOSS in node.writes}
+
+    def holding(op: Compute) -> Compute:
+        allocs = (value,) if op.name in makers else ()
+        frees = (value.tensor,) if op is last else ()
+        return replace(op, allocs=(*op.allocs, *allocs), frees=(*op.frees, *frees))
+
+    made = any(isinstance(op, Compute) and op.name in makers for op in ops)
+    return tuple(holding(op) if made and isinstance(op, Compute) else op for op in ops)
 
 
 def reduce_once(

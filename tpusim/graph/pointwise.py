@@ -174,7 +174,7 @@ class Pointwise:
                 self.over,
                 self.statistics,
                 repeats=self.repeats,
-                alone=self.alone,
+                alone=self.alone and not self.generated,
                 on_device=self.on_device,
                 group=self.group,
                 residuals=self.residuals if self.writes_residuals else (),

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tpusim.graph import Einsum, Pointwise
+from tpusim.graph import Einsum, Pointwise, Scatter
 from tpusim.lowering.body_entries import (
     Entry,
     HostCopy,
@@ -17,7 +17,7 @@ from tpusim.lowering.fused_results import fused_results
 from tpusim.lowering.key_gradients import read_beside_sums, whole_sums
 from tpusim.lowering.offload import leaving_copy
 from tpusim.lowering.op_work import Buffers
-from tpusim.partition import STATE, ComputeNode, LoopNode, Sizes
+from tpusim.partition import STATE, CollectiveNode, ComputeNode, LoopNode, Sizes
 from tpusim.program import Alloc, CollectiveKind, Mode, Number
 
 
@@ -91,7 +91,7 @@ class BodyLifetimes:
             if key not in late and not (isinstance(entry, HostCopy) and self._enters(key))
         }
         self.last = {**dict.fromkeys(carried.values(), 0), **self.last}
-        self.last |= _sliced_late(entries, memory.finished)
+        self.last |= _sliced_late(entries, memory.finished, memory.buffers)
         for key, place in read_beside_sums(entries, memory.sizes.kernel.fused).items():
             self.last[key] = max(self.last[key], place)
         self.last = {**{k: len(entries) - 1 for k, name in given.items() if name}, **self.last}
@@ -253,30 +253,44 @@ class BodyLifetimes:
         return pairs
 
 
-def _sliced_late(entries: Sequence[Entry], finished: frozenset[str]) -> dict[str, int]:
-    """Return whole gradients that are held through the loops after them, each with the last loop.
+def _sliced_late(
+    entries: Sequence[Entry], finished: frozenset[str], buffers: Buffers
+) -> dict[str, int]:
+    """Return whole gradients that are held to the end of a step's body, each with its last entry.
 
-    The gradient of a matmul that is all-reduced before a loop is sliced where the optimizer reads
-    it, so that it is held whole until then: the head's, in 12 of 12 compiled plans that all-reduce
-    it over all axes that shard the batch (v2 8x8 to v6e 16x16, fsdp of 64 to 256; libtpu 0.0.42.1),
-    and in MaxText's 32B on v5e 16x16. One that is reduced further over `data` is sliced at once (2
-    of 2 plans), and the sum over tiles of the loss is reduced in each (405B on v5p 8x8x8).
+    The gradient of a matmul or a lookup that is all-reduced is sliced where the optimizer reads it,
+    so that it is held whole until then: the head's, in 12 of 12 compiled plans that all-reduce it
+    over all axes that shard the batch (v2 8x8 to v6e 16x16, fsdp of 64 to 256; libtpu 0.0.42.1),
+    and in MaxText's 32B on v5e 16x16; both in two of these with `context`, head and table. One that
+    is reduced further over `data` is sliced at once (2 of 2 plans), and the sum over tiles of the
+    loss is reduced in each (405B on v5p 8x8x8).
     """
-    loops = [place for place, entry in enumerate(entries) if isinstance(entry, LoopNode)]
-    matmuls = (e for e in entries if isinstance(e, ComputeNode) and isinstance(e.op, Einsum))
-    multiplied = {key for matmul in matmuls for key in matmul.writes}
+    if not any(isinstance(entry, LoopNode) for entry in entries):
+        return {}
+    added_up: set[str] = set()
+    for entry in entries:
+        if isinstance(entry, ComputeNode) and (
+            isinstance(entry.op, Einsum | Scatter) or added_up.issuperset(entry.reads)
+        ):
+            added_up.update(entry.writes)
     return {
-        collective.reads[0]: loops[-1]
-        for place, entry in enumerate(entries)
-        if isinstance(entry, PlannedCollective)
-        and entry.algorithm == CollectiveKind.ALL_REDUCE
-        and entry.mode is Mode.SYNC
+        collective.reads[0]: len(entries) - 1
+        for entry in entries
+        if isinstance(entry, PlannedCollective) and entry.mode is Mode.SYNC
         for collective in entry.collectives
-        if loops
-        and place < loops[-1]
-        and collective.reads[0] in multiplied
+        if collective.reads[0] in added_up
         and finished.issuperset(collective.writes)
+        and (
+            entry.algorithm == CollectiveKind.ALL_REDUCE
+            or (collective.kind is CollectiveKind.ALL_REDUCE and _shards(collective, buffers))
+        )
     }
+
+
+def _shards(collective: CollectiveNode, buffers: Buffers) -> bool:
+    """Return True if its result is more sharded than its operand."""
+    given, made = (buffers[keys[0]].local for keys in (collective.reads, collective.writes))
+    return given.split() != made.split()
 
 
 def _element_by_element(entry: Entry) -> Sequence[str]:

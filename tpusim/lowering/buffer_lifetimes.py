@@ -17,7 +17,17 @@ from tpusim.lowering.body_lifetimes import BodyLifetimes, BufferEvents
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
 from tpusim.lowering.row_sums import row_sums
 from tpusim.partition import DTYPE_BYTES, ComputeNode, LoopNode, Node, Sizes
-from tpusim.program import LANES, SUBLANES, Alloc, CollectiveKind, Mode, Number, at_least, matrix_elements, round_up
+from tpusim.program import (
+    LANES,
+    SUBLANES,
+    Alloc,
+    CollectiveKind,
+    Mode,
+    Number,
+    at_least,
+    matrix_elements,
+    round_up,
+)
 
 _SAVED_CATEGORIES = {
     Phase.FORWARD: "saved activations",
@@ -66,10 +76,11 @@ def _matrices(nodes: Sequence[Node]) -> dict[str, tuple[str, str]]:
         elif isinstance(node, ComputeNode) and isinstance(node.op, Einsum):
             op = node.op
             batched = {*op.lhs.dims} & {*op.rhs.dims} & {*op.output.dims}
-            for key, tensor in zip((*node.reads[:2], *node.writes[:1]), (op.lhs, op.rhs, op.output)):
-                first, *second = (dim for dim in tensor.dims if dim not in batched)
-                if len(batched) > 1 and len(second) == 1:
-                    found[key] = (first, *second)
+            tensors = zip((*node.reads[:2], *node.writes[:1]), (*op.inputs, op.output), strict=True)
+            for key, tensor in tensors if len(batched) > 1 else ():
+                apart = [dim for dim in tensor.dims if dim not in batched]
+                if len(apart) > 1:
+                    found[key] = apart[0], apart[-1]
     return found
 
 
@@ -220,7 +231,11 @@ class BufferLifetimes:
         From more than half a tile's lanes on, the examples are in the sublanes.
         """
         local = self.buffers[key].local
-        if len(local.dims) < 3 or plain_dim(local.dims[0]) != "batch" or not is_sequence(local.dims[1]):
+        if (
+            len(local.dims) < 3
+            or plain_dim(local.dims[0]) != "batch"
+            or not is_sequence(local.dims[1])
+        ):
             return one
         split = local.split()
         examples, rows = (self.sizes.extent(d, split.get(d, ())) for d in local.dims[:2])

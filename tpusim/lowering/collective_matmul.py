@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpusim.graph import Einsum
-from tpusim.lowering.body_entries import CollectiveMatmul
+from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul
 from tpusim.lowering.op_work import Buffers, flops_of, operand_bytes, vector_of, work_of
 from tpusim.lowering.operand_dtypes import conversion, is_quantised, quantisation
 from tpusim.network import Algorithm
 from tpusim.partition import Purpose, Sizes
 from tpusim.program import (
+    Alloc,
     Collective,
     CollectiveKind,
     Compute,
@@ -107,7 +108,10 @@ def ring_ops(
         return (*before, Loop(name=name, trips=trips, body=body))
     body = _scattering(permute, matmuls[0], nbytes / steps, sizes.itemsize(collective.dtype), deps)
     last = replace(alone, name=f"{compute.name}/{_LAST}", deps=(Dep(permute.name),))
-    return (Loop(name=name, trips=trips, body=body), *((last,) if weights else ()))
+    loop = Loop(name=name, trips=trips, body=body)
+    if not weights:
+        return (loop,)
+    return (_with_sums(loop, nbytes / steps) if n > UNROLLED_RING else loop, last)
 
 
 def _gathering(
@@ -190,6 +194,34 @@ def _scattering(
     )
     moved = _both_ways(replace(permute, deps=(Dep(add.name),)))
     return (replace(matmul, deps=deps), add, *moved)
+
+
+def _with_sums(loop: Loop, nbytes: Number) -> Loop:
+    """Return a loop that scatters the gradient of a weight, with the buffers of its sums.
+
+    nbytes: of a step's chunks, one for each direction.
+
+    They are carried, and beside them are the products of a step, what they are added up to, and
+    what the permutes receive.
+    """
+    carried, products, sums, received = (
+        Alloc(f"{loop.name}/{what}", nbytes, "unreduced gradients")
+        for what in ("carried", "products", "sums", "received")
+    )
+    matmul, add, *moved = loop.body
+    last = moved[-1]
+    body = (
+        _held(matmul, (products,)),
+        _held(add, (sums,), (products.tensor,)),
+        *moved[:-1],
+        _held(last, (received,), (sums.tensor, received.tensor)),
+    )
+    return replace(loop, body=body, allocs=(carried,), frees=(carried.tensor,))
+
+
+def _held(op: Op, allocs: tuple[Alloc, ...], frees: tuple[str, ...] = ()) -> Op:
+    assert isinstance(op, Compute | Collective)
+    return replace(op, allocs=allocs, frees=frees)
 
 
 def _chunks(

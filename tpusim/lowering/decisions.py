@@ -38,6 +38,7 @@ class BodyChoices(NamedTuple):
 
     remat: what a backward pass finds saved, and where.
     updated: axes over which the updates of weights are divided.
+    repeated: a loop over microbatches runs the bodies, and adds up their gradients.
     """
 
     sharding: Sharding
@@ -45,6 +46,7 @@ class BodyChoices(NamedTuple):
     compiler: Compiler
     remat: Remat = Remat()
     updated: Axes = ()
+    repeated: bool = False
 
     def tiles_weights(self, over: Axes = ()) -> bool:
         """Return True if weights are sharded over all axes, see `weights_are_tiled`."""
@@ -70,7 +72,7 @@ class LoweringDecisions:
         place: AskedPlace,
         circular: bool = False,
     ) -> None:
-        """circular: True if the bodies are those of a circular pipeline's loop."""
+        """circular: True if the bodies are those of a circular pipeline, or outside of its loop."""
         self.sizes = sizes
         self.log: list[BodyEvent] = []
         self.buffers = LoggedBuffers(reduced_in(choices.numerics, partitioned.buffers), self.log)
@@ -213,7 +215,7 @@ class Body:
         self.nodes = nodes
         self.name = name
         self.looped = looped
-        self.sharding, self.numerics, self.compiler, self.remat, _ = decisions.choices
+        self.sharding, self.numerics, self.compiler, self.remat, *_ = decisions.choices
         self.buffers: dict[str, Buffer] = decisions.buffers
         self.ideal = decisions.ideal
         self.permutes = decisions.permutes

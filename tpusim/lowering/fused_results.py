@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
-from tpusim.graph import Einsum, Pointwise, TensorRole, plain_dim
+from tpusim.graph import Convolution, Einsum, Pointwise, TensorRole, plain_dim
 from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry, carriers
 from tpusim.partition import ComputeNode
 from tpusim.plan import Axes
@@ -19,12 +19,14 @@ class FusedResults(NamedTuple):
     groups: of element-wise groups whose readers can compute them, each with the group's operands;
         it is fused if it is as large as one of these.
     again: those of recomputation, which are fused if it is as large as one alone.
+    inlined: those that are fused of whatever size, see `Pointwise.inlined`.
     rings: of these, the axes of each ring that reads them.
     terms: of matmuls that are added to an earlier one, each with the first.
     """
 
     groups: Mapping[str, tuple[str, ...]]
     again: frozenset[str]
+    inlined: frozenset[str]
     rings: Mapping[str, frozenset[Axes]]
     terms: Mapping[str, str]
 
@@ -36,12 +38,18 @@ class FusedResults(NamedTuple):
         size: bytes of a buffer.
         devices: number of devices over axes.
         """
+
+        def fits(key: str, operands: tuple[str, ...]) -> bool:
+            large = sum(bool(size(operand) == size(key)) for operand in operands)
+            rings = self.rings.get(key, ())
+            return (large == 1 or (large > 1 and key not in self.again)) and all(
+                bool(devices(axes) <= UNROLLED_RING) for axes in rings
+            )
+
         return {
             key: operands
             for key, operands in self.groups.items()
-            if (large := sum(bool(size(operand) == size(key)) for operand in operands))
-            and (large == 1 or key not in self.again)
-            and all(bool(devices(axes) <= UNROLLED_RING) for axes in self.rings.get(key, ()))
+            if key in self.inlined or fits(key, operands)
         }
 
 
@@ -54,21 +62,23 @@ def fused_results(entries: Sequence[Entry], kept: Collection[str]) -> FusedResul
 def _known(held: Same, kept: frozenset[str]) -> FusedResults:
     entries = cast(tuple[Entry, ...], held.objects)
     readers = _readers(entries)
-    groups = _groups(entries, kept, readers)
+    fused = _groups(entries, kept, readers)
+    groups = {key: group.reads for key, group in fused.items()}
+    inlined = frozenset(key for key, group in fused.items() if _is_inlined(group))
     again = {key for entry in entries if entry.phase is Phase.RECOMPUTE for key in entry.writes}
     rings = {
         key: frozenset(e.collective.axes for e in readers[key] if isinstance(e, CollectiveMatmul))
         for key in groups
     }
     return FusedResults(
-        groups, frozenset(again & groups.keys()), rings, _terms(entries, kept, readers)
+        groups, frozenset(again & groups.keys()), inlined, rings, _terms(entries, kept, readers)
     )
 
 
 def _groups(
     entries: Sequence[Entry], kept: Collection[str], readers: Mapping[str, Sequence[Entry]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the results of element-wise groups that their readers can compute.
+) -> dict[str, ComputeNode]:
+    """Return the results of element-wise groups that their readers can compute, with the groups.
 
     XLA fuses an element-wise group, or the last pass of a norm or of the loss's gradient, with each
     matmul that reads it, so that its operands live on in its place. This needs that only matmuls of
@@ -83,7 +93,7 @@ def _groups(
     is written, and so is what single elements are scattered into.
     """
     return {
-        key: group.reads
+        key: group
         for entry in entries
         for group in _element_wise(entry)
         for key in group.writes
@@ -110,10 +120,10 @@ def _element_wise(entry: Entry) -> Iterator[ComputeNode]:
 
 def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
     """Return True for a reader of a group's result that can compute it."""
-    if _multiplies(reader, key):
+    if _multiplies(reader, key) or (_is_inlined(group) and _multiplying(reader, key)):
         return True
-    if group.op.inlined:
-        return isinstance(reader,ComputeNode) and isinstance(reader.op, Einsum) and key in reader.reads[:2]
+    if _is_of_loss(group) and (_convolves(reader, key) or _sums(reader)):
+        return True
     normed, one = _group(group), _group(reader)
     if normed is None or not normed.after_sums or group.phase is not Phase.FORWARD:
         return False
@@ -186,10 +196,44 @@ def _multiplies(entry: Entry, key: str) -> bool:
     """
     if isinstance(entry, CollectiveMatmul) and not entry.gathers:
         entry = entry.compute
-    if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
+    op = _multiplying(entry, key)
+    if op is None:
         return False
-    op = entry.op
     batched = set(op.lhs.dims) & set(op.rhs.dims) & set(op.output.dims)
     of_weight = any(tensor.role is TensorRole.PARAM for tensor in op.inputs)
     for_weight = not any(plain_dim(dim) == "batch" for dim in op.output.dims)
-    return (of_weight or for_weight) and not batched and key in entry.reads[:2]
+    return (of_weight or for_weight) and not batched
+
+
+def _multiplying(entry: Entry, key: str) -> Einsum | None:
+    """Return the matmul of an entry that multiplies `key`."""
+    if isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum):
+        return entry.op if key in entry.reads[:2] else None
+    return None
+
+
+def _is_of_loss(group: ComputeNode) -> bool:
+    """Return True for the gradient of a softmax over the classes, as a loss has of its logits.
+
+    Convolutions compute it as matmuls do, and so does the sum for their bias (MetNet-2, whose
+    logits are of 512 classes, on v4 and v6e; of a 3-D U-Net, whose loss has sums over the volume
+    too, it is written on v5p; libtpu 0.0.42.1).
+    """
+    op = group.op
+    if not isinstance(op, Pointwise) or len(group.writes) > 1 or group.phase is not Phase.BACKWARD:
+        return False
+    return bool(op.over) and op.over == op.main.dims[-1:]
+
+
+def _convolves(entry: Entry, key: str) -> bool:
+    convolution = isinstance(entry, ComputeNode) and isinstance(entry.op, Convolution)
+    return convolution and key in entry.reads[:2]
+
+
+def _sums(entry: Entry) -> bool:
+    one = _group(entry)
+    return one is not None and one.reduces
+
+
+def _is_inlined(group: ComputeNode) -> bool:
+    return isinstance(group.op, Pointwise) and group.op.inlined

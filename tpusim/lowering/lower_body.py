@@ -31,7 +31,7 @@ from tpusim.lowering.offload import (
     with_host_copies,
 )
 from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
-from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip
+from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip, take_off_hbm
 from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
@@ -139,6 +139,7 @@ class BodyLowerer:
         self.crossing: list[str] = []
         self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
+        self._room = on_chip_room(decisions.chip, decisions.choices.compiler)
 
     def passes(
         self, given: Mapping[str, str] | None = None
@@ -177,8 +178,10 @@ class BodyLowerer:
             of_weights = dict(loop_node.gradients).values()
             self.ahead[loop_node.name] = self.memory.allocated_ahead(of_weights)
         whole = list(chain.from_iterable(passes))
+        all_lives = list(chain.from_iterable(lives))
         if loop_node is None:
-            self.on_chip = self._placed_on_chip(whole, list(chain.from_iterable(lives)))
+            self.on_chip = self._placed_on_chip(whole, all_lives)
+        take_off_hbm(whole, all_lives, self.memory.names, self._room)
         rings = (each for each in whole if isinstance(each, CollectiveMatmul))
         self.waiting = tuple(ring.name for ring in rings if ring.waits)
         self.crossing += [
@@ -200,8 +203,7 @@ class BodyLowerer:
     ) -> dict[str, int]:
         """Return the buffers of the step itself that stay on the chip, each with 1."""
         names = self.memory.names
-        room = on_chip_room(self.decisions.chip, self.decisions.choices.compiler)
-        placed = placed_on_chip(entries, lives, names, room)
+        placed = placed_on_chip(entries, lives, names, self._room)
         return {key: placed[name] for key, name in names.items() if name in placed}
 
     def _entries(self, nodes: Sequence[Node], loop_node: LoopNode | None) -> list[Entry]:

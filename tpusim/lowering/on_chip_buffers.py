@@ -11,7 +11,8 @@ rule that sizes do not tell.
 Plans have it outside of loops, as of the layers of nets of images. In loops over layers programs
 compute element-wise groups again in each matmul that reads them, which plans do not have; with
 neither of the two, scanned systems, 500 transformers and published runs of small models are nearer
-than with the first alone. HBM at the peak is counted as without it.
+than with the first alone. HBM is without those of all bodies that are read within four operations:
+the others are copied there while they wait.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from tpusim.graph import Attention
 from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.body_lifetimes import BufferEvents
-from tpusim.partition import ComputeNode
+from tpusim.partition import ComputeNode, LoopNode
 from tpusim.plan import Compiler
 from tpusim.program import Mode
 
@@ -40,6 +41,10 @@ def on_chip_room(chip: Chip, compiler: Compiler) -> float:
     if compiler.lowering != "ideal" and compiler.style != "plain":
         return 0.0
     return chip.compiler_rules.on_chip_room
+
+
+NEAR = 4
+"""Operations within which a buffer is read that takes no HBM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,37 @@ def placed_on_chip(
 
     Those that live shortest come first, and of equally short ones the smaller.
     """
-    spans = _spans(lives) if room else {}
+    spans = _movable(entries, lives, names) if room else {}
+    return dict.fromkeys(_that_fit(room, spans), 1)
+
+
+def take_off_hbm(
+    entries: Sequence[Entry], lives: Sequence[BufferEvents], names: Mapping[str, str], room: float
+) -> None:
+    """Remove from the events of entries the buffers on the chip that are read soon.
+
+    Loops have the room of the chip for themselves.
+    """
+    loops = [place for place, entry in enumerate(entries) if isinstance(entry, LoopNode)]
+    near = {
+        name: span
+        for name, span in (_movable(entries, lives, names) if room else {}).items()
+        if span.length <= NEAR and not any(span.first <= place <= span.last for place in loops)
+    }
+    placed = frozenset(_that_fit(room, near))
+    for life in lives if placed else ():
+        life.allocs[:] = [one for one in life.allocs if one.tensor not in placed]
+        life.frees[:] = [name for name in life.frees if name not in placed]
+
+
+def _movable(
+    entries: Sequence[Entry], lives: Sequence[BufferEvents], names: Mapping[str, str]
+) -> dict[str, _Span]:
+    """Return the spans of the buffers that operations of the core alone touch."""
+    spans = _spans(lives)
     for name in _in_hbm(entries, names):
         spans.pop(name, None)
-    return dict.fromkeys(_that_fit(room, spans), 1)
+    return spans
 
 
 def _that_fit(room: float, spans: Mapping[str, _Span]) -> Iterator[str]:

@@ -18,15 +18,21 @@ from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
 from tpusim.lowering.observed.carried_gathers import carry_gathers
-from tpusim.lowering.observed.exchange_copies import copy_exchanges, copy_head_exchanges
+from tpusim.lowering.observed.exchange_copies import (
+    copy_exchanges,
+    copy_head_exchanges,
+    copy_row_exchanges,
+)
 from tpusim.lowering.observed.gradient_of_one import share_gradient
+from tpusim.lowering.observed.late_norm_gradient import late_norm_gradient
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
 from tpusim.lowering.observed.reduced_at_once import reduce_at_once
 from tpusim.lowering.observed.ring_copies import copy_ring_operands
-from tpusim.lowering.observed.scores_of_one import inline_softmax
 from tpusim.lowering.observed.scattered_apart import scatter_apart
+from tpusim.lowering.observed.softmax_in_matmuls import compute_softmax_in_matmuls
 from tpusim.lowering.observed.turned_heads import turn_heads
+from tpusim.lowering.observed.turned_tables import turn_tables
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
@@ -64,7 +70,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described("exchange-halos", exchange_halos),
     described("pick-logits", pick_logits, _compiled),
     described("share-gradient", share_gradient, _compiled),
-    described("scores-of-one", inline_softmax, _compiled),
+    described("softmax-in-matmuls", compute_softmax_in_matmuls, _compiled),
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
@@ -99,10 +105,11 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("merge-all-reduces", merge_all_reduces),
     described("gradients-after-loop", gradients_after_loop, _compiled),
     described(
-        "head-gradient-first",
-        head_gradient_first,
+        "late-norm-gradient",
+        late_norm_gradient,
         lambda body: not body.looped and _compiled(body),
     ),
+    described("head-gradient-first", head_gradient_first, _compiled),
     described("gradient-before-overwrite", gradient_before_overwrite, _compiled),
     described(
         "rings-after-layers",
@@ -120,10 +127,12 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
         lambda body: body.remat.unrolled and not body.remat.left_to_compiler and _compiled(body),
     ),
     described("turn-heads", turn_heads, _compiled),
+    described("turn-tables", turn_tables, _compiled),
     described("carry-gathers", carry_gathers, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),
+    described("row-copies", copy_row_exchanges, _compiled),
     described(
         "insert-quantisations",
         lambda entries, body: insert_quantisations(entries, body.buffers, body.numerics.noise),
@@ -148,7 +157,7 @@ def run_passes(
     """
     if current_log() is not None:
         return _passed(decisions, nodes, name, looped)
-    sharding, numerics, compiler, remat, _ = decisions.choices
+    sharding, numerics, compiler, remat, *_ = decisions.choices
     choices = numerics, compiler, remat, hashable(sharding.context), decisions.permutes
     held = Same((decisions.declared, *nodes))
     known = _known_bodies(held, name, looped, tuple(sharding.mesh), choices)

@@ -139,6 +139,6 @@ class MetNet2(Architecture):
             (x, labels),
             w.tensor("loss", ("batch",), "f32"),
             pieces.SOFTMAX_FLOPS,
-            over=x.dims[1:],
+            over=x.dims[-1:],
             function=function("cross_entropy"),
         )

@@ -18,6 +18,7 @@ from tpusim.graph import (
 )
 from tpusim.partition.asked_sizes import AskedSizes
 from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.lookups import NO_MOVES, RowMoves
 from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     STATE,
@@ -59,7 +60,7 @@ class BodyBuilder:
     sizes: of the dimensions.
     prefix: of names in a backward body, to distinguish them from those of the forward one.
     outer: the builder of the body around a loop's, with what all iterations of the loop share.
-    exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
+    moves: tables whose rows move, see `lookups.row_moves`.
     late: True if gradients of weights leave the step's backward pass as terms.
     updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
     groups: axes of the sums of batch norms over groups of examples, see `norm_groups`.
@@ -77,7 +78,7 @@ class BodyBuilder:
         sizes: AskedSizes,
         prefix: str = "",
         outer: "BodyBuilder | None" = None,
-        exchanged: frozenset[str] = frozenset(),
+        moves: RowMoves = NO_MOVES,
         late: bool = False,
         updates: Mapping[str, Layout] | None = None,
         groups: NormGroups = (),
@@ -89,7 +90,7 @@ class BodyBuilder:
         self.buffers = buffers
         self.prefix = prefix
         self.outer = outer
-        self.exchanged = exchanged
+        self.moves = moves
         self.late = late
         self.updates = updates or {}
         self.groups = groups
@@ -116,7 +117,7 @@ class BodyBuilder:
             self.sizes,
             prefix,
             self,
-            self.exchanged,
+            self.moves,
             self.late,
             self.updates,
             self.groups,

@@ -10,7 +10,7 @@ from tpusim.partition.asked_sizes import AskedSizes, SizeAnswers
 from tpusim.partition.context import kernel_residuals
 from tpusim.partition.insert_collectives import emit
 from tpusim.partition.layout import Layout
-from tpusim.partition.lookups import exchanged_tables
+from tpusim.partition.lookups import RowMoves, row_moves
 from tpusim.partition.norm_groups import NormGroups, norm_groups
 from tpusim.partition.partitioned_graph import LoopNode, Node, PartitionedGraph
 from tpusim.partition.propagate import layouts
@@ -37,12 +37,12 @@ def partition_graph(
     graph does not admit.
     """
     found = layouts(graph, sharding, rules)
-    exchanged = exchanged_tables(graph, sharding, rules.style, found, updates.late)
+    moves = row_moves(graph, sharding, rules.style, found, updates.late)
     divided = update_layouts(graph, sharding, updates.axes, found)
     layouts_of = tuple(sorted(found.items()))
     groups = norm_groups(graph, sharding, found)
     kept = tuple(kernel_residuals(graph, sharding, found))
-    made = _emitted(graph, layouts_of, (), exchanged, updates.late, divided, groups, kept)
+    made = _emitted(graph, layouts_of, (), moves, updates.late, divided, groups, kept)
     return replace(made, axes=tuple(sharding.active_axes), dropped=rules.dropped)
 
 
@@ -58,7 +58,7 @@ def partition_parts(
     Their tensors have the layouts of the whole model. Raise PlanError as `partition_graph` does.
     """
     whole = layouts(graph, sharding, rules)
-    exchanged = exchanged_tables(graph, sharding, rules.style, whole, updates.late)
+    moves = row_moves(graph, sharding, rules.style, whole, updates.late)
     divided = dict(update_layouts(graph, sharding, updates.axes, whole))
     groups = norm_groups(graph, sharding, whole)
     made: dict[int, PartitionedGraph] = {}
@@ -69,7 +69,7 @@ def partition_parts(
         own_updates = tuple((divided | {n: divided[like] for n, like in names.items()}).items())
         late = updates.late
         kept = tuple(kernel_residuals(part.graph, sharding, dict(found)))
-        given = exchanged, late, own_updates, groups, kept
+        given = moves, late, own_updates, groups, kept
         partitioned = _emitted(part.graph, found, part.passes, *given)
         axes = tuple(sharding.active_axes)
         made[id(part)] = replace(partitioned, axes=axes, dropped=rules.dropped)
@@ -100,13 +100,13 @@ def _new(
     sizes: AskedSizes,
     found: tuple[tuple[str, Layout], ...],
     passes: tuple[int, ...],
-    exchanged: frozenset[str],
+    moves: RowMoves,
     late: bool,
     updates: tuple[tuple[str, Layout], ...],
     groups: NormGroups,
     kept: tuple[tuple[str, Layout], ...],
 ) -> PartitionedGraph:
-    given = exchanged, late, dict(updates), groups, dict(kept)
+    given = moves, late, dict(updates), groups, dict(kept)
     partitioned = emit(graph, sizes, dict(found), passes, *given)
     nodes = (
         _shared(node) if passes and isinstance(node, LoopNode) else node

@@ -32,6 +32,7 @@ from tpusim.partition.asked_sizes import AskedSizes
 from tpusim.partition.body_builder import BodyBuilder, ShardedValue
 from tpusim.partition.epilogues import fuse_epilogues
 from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.lookups import NO_MOVES, RowMoves
 from tpusim.partition.norm_groups import NormGroups
 from tpusim.partition.partitioned_graph import (
     CollectiveNode,
@@ -55,7 +56,7 @@ def emit(
     sizes: AskedSizes,
     wanted: Mapping[str, Layout],
     passes: Sequence[int] = (),
-    exchanged: frozenset[str] = frozenset(),
+    moves: RowMoves = NO_MOVES,
     late: bool = False,
     updates: Mapping[str, Layout] | None = None,
     norms: NormGroups = (),
@@ -66,7 +67,7 @@ def emit(
     graph: the step; its structure counts alone.
     sizes: of its dimensions.
     passes: indices of operations before which a new pass begins, which keeps no gathered copies.
-    exchanged: tables whose rows are exchanged, see `lookups.exchanged_tables`.
+    moves: tables whose rows move, see `lookups.row_moves`.
     late: True if gradients of weights are left as terms, see `late_reductions.py`.
     updates: layouts of weights that are updated in smaller parts, see `update_layouts`.
     norms: axes of the sums of batch norms over groups of examples, see `norm_groups`.
@@ -79,7 +80,7 @@ def emit(
         weights,
         {},
         sizes,
-        exchanged=exchanged,
+        moves=moves,
         late=late,
         updates=updates,
         groups=norms,
@@ -247,17 +248,19 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
 
     A row on another device adds zero, so the result is a partial sum over the rows' axes. Examples
     are divided as the ids. The columns of a weight are gathered, or, of an exchanged one, looked up
-    as they are divided: a device then has its part of the rows of all tokens. Those of an
+    as they are divided: a device then has its part of the rows of all tokens, or of the gradients
+    of all rows, which are gathered. Those of an
     activation stay divided over the axes that the ids leave.
     """
     layout = dict(zip(table.dims, builder.stored_layout_of(table), strict=True))
     ids = dict(zip(op.ids.dims, builder.reduced(op.ids).layout, strict=True))
     columns = [dim for dim in table.dims if dim != op.dim and dim not in ids]
     kept: Mapping[str, Axes] = {}
-    if (table.primal or table.name) in builder.exchanged:
+    name, backward = table.primal or table.name, isinstance(op, Scatter)
+    if name in builder.moves.exchanged and not (backward and name in builder.moves.whole):
         builder.note_rows(op.output if isinstance(op, Gather) else op.rows)
         kept = layout
-    elif (table.primal or table.name) not in builder.weights:
+    elif name not in builder.weights:
         used = {axis for axes in ids.values() for axis in axes}
         kept = {dim: tuple(a for a in layout[dim] if a not in used) for dim in columns}
     parts = {dim: kept.get(dim, ()) for dim in columns}
@@ -265,7 +268,11 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     split = {dim: tuple(a for a in axes if a not in taken) for dim, axes in ids.items()} | parts
     used = {axis for axes in split.values() for axis in axes}
     split[op.dim] = tuple(axis for axis in layout[op.dim] if axis not in used)
-    _divided(builder, op, split)
+    if isinstance(op, Scatter) and name in builder.moves.gathered:
+        reads = [builder.buffer_for(op.rows, {}), builder.buffer_for(op.ids, split)]
+        builder.settle_results(builder.compute(op, split, reads))
+    else:
+        _divided(builder, op, split)
 
 
 def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> str:
@@ -387,7 +394,8 @@ def _rows_added(
     def apart(term: ShardedValue) -> ShardedValue:
         if term is rows or (term.layout, term.partial) != (rows.layout, rows.partial):
             return term
-        gathered = builder.reshard(builder.reduced_term(term, want), rows.layout)
+        whole = builder.reduced_term(term, want)
+        gathered = builder.reshard(whole, rows.layout, frozenset(rows.partial))
         return replace(gathered, partial=rows.partial)
 
     return [apart(term) for term in terms]

@@ -89,7 +89,7 @@ def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedP
         for loop in pieces.loops
     )
     joints = tuple(
-        names.of_part(lower_part(*piece, edges, place, known, summed=False))
+        names.of_part(lower_part(*piece, edges, place, known, summed=False, circular=True))
         for piece in pieces.joints
         if piece
     )

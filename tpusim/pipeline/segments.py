@@ -85,7 +85,8 @@ def lower_part(
 
     known: bodies of loops that other parts have too.
     summed: True if each pass ends by adding its gradients to their sums over microbatches.
-    circular: True if the part is one iteration of a circular pipeline.
+    circular: True if the part is of a circular pipeline, where no matmul is a ring: one iteration
+        of its loop, or what is outside, which all stages have (fsdp 8 on v5e 4x4 and v5p 2x2x4).
     """
     sizes = sizes_of(part.graph, choices)
     decisions = LoweringDecisions(partitioned, sizes, choices, place, circular)

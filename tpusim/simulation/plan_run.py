@@ -11,9 +11,10 @@ from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import PlannedStep, forward_step
 from tpusim.plan import Plan, Sharding
-from tpusim.results import PlanResult, Verdicts
+from tpusim.results import PlanResult, Verdicts, step_contents
 from tpusim.simulation.known_steps import KNOWN_STEPS
 from tpusim.simulation.placement_search import PlacedRun, StepOnPlacements, fastest_run
+from tpusim.simulation.recomputed_logits import with_logits_again
 
 
 def run_plan(
@@ -35,7 +36,31 @@ def run_plan(
         timeline = _timeline(found, pod, fold, network)
     step = known.step
     verdicts = Verdicts(step.dropped, given, network, _unread_names(step.graph, plan.remat))
-    return _result(model, plan, pod, step, found, timeline, verdicts)
+    result = _result(model, plan, pod, step, found, timeline, verdicts)
+    if result.fits or plan.compiler.lowering == "ideal" or network != "flows" or pod.slow:
+        return result
+    return _with_less(result, step, fold)
+
+
+def _with_less(result: PlanResult, step: PlannedStep, fold: bool) -> PlanResult:
+    """Return the result of a step that computes logits again, if it needs less; else the same."""
+    again = with_logits_again(result.programs[0]) if len(result.programs) == 1 else None
+    if again is None:
+        return result
+    costed = cost_programs((again,), result.pod, result.placement)
+    less = PlanResult.of(
+        result.pod,
+        result.placement,
+        (again,),
+        run(costed, fold=fold),
+        step_contents((again,)),
+        model=result.model,
+        plan=result.plan,
+        tokens=step.graph.tokens * result.plan.microbatches,
+        verdicts=result.verdicts,
+        implicit_reshardings=result.implicit_reshardings,
+    )
+    return less if less.hbm_peak_bytes < result.hbm_peak_bytes else result
 
 
 def run_forward(model: Architecture, plan: Plan, pod: Slice) -> PlanResult:

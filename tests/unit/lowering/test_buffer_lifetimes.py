@@ -9,7 +9,7 @@ from tpusim.plan import Plan
 from tpusim.program import Collective, Compute, Loop, Op
 from tpusim.simulation import simulate
 
-POD = Slice("v5e", "4x4")
+POD = Slice("v5p", "2x2x4")
 RESIDUAL, HIDDEN = 2 * 16 * 64, 2 * 16 * 256
 """Bytes of a sequence of 16 tokens: of the residual stream, of the MLP's hidden layer."""
 
@@ -70,7 +70,8 @@ def test_a_ring_reads_the_gradient_of_the_logits_from_a_buffer_of_its_own() -> N
 @pytest.mark.parametrize("fsdp", [2, 4, 8])
 def test_a_ring_over_four_devices_is_no_loop_and_computes_what_it_reads(fsdp: int) -> None:
     """Its two steps are unrolled: programs with fsdp 4 x tensor 4 hold the logits alone."""
-    body = plain({"fsdp": fsdp, "tensor": 16 // fsdp}, seq_len=2048)
+    plan = plan_of({"fsdp": fsdp, "tensor": 16 // fsdp}, seq_len=65536, global_batch=16)
+    body = any_program_of(small(vocab=512), plan, Slice("v5e", "4x4")).body
     rings = {op.name for op in body if op.name == "logits/dw/ring"}
     assert ("d(logits)" in all_taken(body)) is (fsdp == 8)
     assert rings or fsdp == 2
@@ -93,9 +94,31 @@ def test_matmuls_compute_the_norm_that_only_they_read() -> None:
     assert "layer/mlp_norm" in all_taken(gathered)
 
 
-def test_a_matmul_in_batches_reads_probabilities_from_memory() -> None:
-    layers = loop(plain({"data": 16}, small(attention="dot")), "layers").body
-    assert "layer/probs" in all_taken(layers)
+def test_a_matmul_in_batches_computes_probabilities_that_it_alone_reads() -> None:
+    """In the backward pass of 7x two matmuls read them."""
+    plan = plan_of({"data": 16}, global_batch=16)
+    body = any_program_of(small(attention="dot"), plan, POD).body
+    assert "layer/probs" not in all_taken(loop(body, "layers").body)
+    body = any_program_of(small(attention="dot"), plan, Slice("7x", "2x2x2")).body
+    assert "bwd/layer/probs" in all_taken(loop(body, "layers/d").body)
+
+
+def test_attention_through_hbm_fills_whole_tiles() -> None:
+    """Of 40 positions and heads of 32: 128 lanes and 40 or 32 sublanes."""
+    m = small(attention="dot", layers=1)
+    plan = plan_of({"data": 16}, global_batch=16, seq_len=40)
+    backward = loop(any_program_of(m, plan, POD).body, "layers/d").body
+    held = {a.tensor: a.bytes for op in backward for a in getattr(op, "allocs", ())}
+    assert held["bwd/layer/scores"] == m.heads * 40 * 128 * 2
+    assert held["bwd/layer/v"] == m.heads * m.head_dim * 128 * 2
+
+
+@pytest.mark.parametrize(("sequences", "rows"), [(64, 16), (65, 13)])
+def test_positions_fill_sublanes_unless_many_examples_do(sequences: int, rows: int) -> None:
+    plan = plan_of({"data": 16}, global_batch=16 * sequences, seq_len=13)
+    backward = loop(any_program_of(small(), plan, POD).body, "layers/d").body
+    held = {a.tensor: a.bytes for op in backward for a in getattr(op, "allocs", ())}
+    assert held["bwd/layer/mlp_in_0"] == 2 * sequences * rows * small().mlp
 
 
 def test_terms_of_a_sum_are_added_up_in_one_buffer() -> None:
@@ -131,16 +154,16 @@ def with_head_reduced_early(mesh: dict[str, int]) -> tuple[Op, ...]:
 @pytest.mark.parametrize(
     ("mesh", "freed"),
     [
-        ({"fsdp": 64}, "layers/d"),
+        ({"fsdp": 64}, "reduce-scatter/d(embedding)@fsdp"),
         ({"data": 4, "fsdp": 16}, "reduce-scatter/d(head)@fsdp"),
     ],
 )
-def test_an_all_reduced_gradient_is_held_whole_through_the_layers(
+def test_an_all_reduced_gradient_is_held_whole_until_the_optimizer(
     mesh: dict[str, int], freed: str
 ) -> None:
     """Over the whole slice it is all-reduced and then sliced; over a part of it, scattered.
 
-    Its shard is there from the reduction on in either case.
+    Its shard is there from the reduction on in either case. The table's follows the layers.
     """
     body = with_head_reduced_early(mesh)
     assert taken(named(body, "logits/dw")) == {"d(head)": HEAD}
@@ -174,8 +197,9 @@ def test_a_loop_holds_what_it_stacks_and_reads_and_its_neighbours_do_not() -> No
     """Stacks begin with it, what it is the last to read ends with it, a carry has one buffer."""
     body = plain({"fsdp": 16})
     forward, backward = loop(body, "layers"), loop(body, "layers/d")
-    assert [alloc.tensor for alloc in forward.allocs] == ["layer/layer_in x3"]
-    assert set(backward.frees) == {"layer/layer_in x3"}
+    stacks = [alloc for alloc in forward.allocs if alloc.category == "saved activations"]
+    assert [alloc.tensor for alloc in stacks] == ["layer/layer_in x3"]
+    assert "layer/layer_in x3" in backward.frees
     beside = {alloc.tensor for op in body if not isinstance(op, Loop) for alloc in op.allocs}
     assert not beside & {"layers_out", "layer/layer_in x3", "d(embedded)"}
 

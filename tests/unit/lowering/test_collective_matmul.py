@@ -256,6 +256,21 @@ def test_maxtexts_flags_change_only_how_what_is_used_twice_is_gathered() -> None
     assert [op.mode for op in gathers] == [Mode.SYNC] + 4 * [Mode.ASYNC]
 
 
+@pytest.mark.parametrize(
+    ("chip", "topology", "devices"),
+    [("v4", "2x4x4", 32), ("v5p", "2x4x4", 32), ("v6e", "4x8", 32), ("v5p", "4x4x4", 64)],
+)
+def test_maxtexts_heads_are_rings_over_up_to_32_devices(
+    chip: str, topology: str, devices: int
+) -> None:
+    """They run before the layers."""
+    plan = plan_of({"fsdp": devices}, seq_len=2048, global_batch=8 * devices, style="maxtext")
+    names = [op.name for op in program_of(LM, plan, Slice(chip, topology)).body]
+    assert ("logits/dw/ring" in names) == (devices == 32)
+    if devices == 32:
+        assert names.index("logits/dw/ring") < names.index("layers/d")
+
+
 def test_what_was_fused_to_a_product_follows_its_ring_on_its_own() -> None:
     """Activations and residual sums; a perfect compiler keeps them in the epilogue."""
     plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)

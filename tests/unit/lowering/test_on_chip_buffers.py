@@ -1,6 +1,7 @@
 """Buffers on the chip: which of a body's are, and what that takes off its operations."""
 
 from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 from conv_nets import ConvNet, conv_plan, conv_program
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 
 from tpusim.hardware import load_chip
 from tpusim.lowering.body_lifetimes import BufferEvents
-from tpusim.lowering.on_chip_buffers import LARGEST, MIB, on_chip_room, placed_on_chip
+from tpusim.lowering.on_chip_buffers import (
+    LARGEST,
+    MIB,
+    NEAR,
+    on_chip_room,
+    placed_on_chip,
+    take_off_hbm,
+)
+from tpusim.partition import LoopNode
 from tpusim.plan import Compiler
 from tpusim.program import Alloc, Compute, ConvolutionWork, walk_ops
 
@@ -62,6 +71,25 @@ def test_the_room_is_never_exceeded_and_never_left_where_one_would_fit(
 def test_what_lives_shortest_is_placed_first_and_the_largest_never() -> None:
     assert placed([(0, 5, 30.0), (1, 2, 30.0), (3, 4, 30.0)], room=50.0) == {1, 2}
     assert placed([(0, 1, 32.0), (0, 1, 32.1)]) == {0}
+
+
+def left_in_hbm(spans: list[tuple[int, int, float]], *loops: int) -> set[int]:
+    """The buffers that take HBM in a body with a loop at some of its places."""
+    loop = Mock(spec=LoopNode, reads=(), writes=())
+    entries = [loop if place in loops else Untouching() for place in range(PLACES)]
+    lives = body(spans)
+    take_off_hbm(entries, lives, {}, 100 * MIB)
+    left = {alloc.tensor for life in lives for alloc in life.allocs}
+    assert left == {name for life in lives for name in life.frees}
+    return set(map(int, left))
+
+
+def test_what_is_read_soon_takes_no_hbm() -> None:
+    assert left_in_hbm([(0, NEAR, 8.0), (0, NEAR + 1, 8.0), (1, 2, 33.0)]) == {1, 2}
+
+
+def test_what_waits_for_a_loop_takes_hbm() -> None:
+    assert left_in_hbm([(0, 3, 8.0), (3, 4, 8.0)], 2) == {0}
 
 
 def net() -> ConvNet:

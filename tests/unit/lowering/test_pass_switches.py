@@ -32,6 +32,7 @@ def wide(**keys: Any) -> Architecture:
 CASES: dict[str, Case] = {
     "pick-logits": (small(), plan_of(FSDP, loss_labels="index"), V6E),
     "share-gradient": (small(vocab=8192), long({"data": 16}, global_batch=16), V5P),
+    "softmax-in-matmuls": (small(attention="dot"), plan_of({"data": 16}), V5P),
     "kernel-gradients-first": (
         EvolvedTransformer(
             encoder_blocks=1, decoder_blocks=1, embed=64, heads=2, vocab=128, target_len=64
@@ -65,6 +66,7 @@ CASES: dict[str, Case] = {
     "ring-copies": (wide(), long(FSDP, scan_layers=False), V7X),
     "gathers-before-layers": (small(), plan_of(FSDP, scan_layers=False), V6E),
     "turn-heads": (wide(tied_embeddings=True, vocab=32000), long(FSDP), V5P),
+    "turn-tables": (small(), plan_of({"fsdp": 8, "context": 2}), V6E),
     "carry-gathers": (wide(), long(BY_TENSOR, rules={"act_embed": "tensor"}), V5E),
     "prefetch": (small(), plan_of(FSDP, style="maxtext"), V5E),
     "exchange-copies": (
@@ -77,6 +79,7 @@ CASES: dict[str, Case] = {
         long({"fsdp": 4, "context": 4}, context_exchange="all-to-all"),
         V6E,
     ),
+    "row-copies": (small(vocab=262144), plan_of(FSDP), V6E),
 }
 
 

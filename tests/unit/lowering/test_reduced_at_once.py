@@ -1,5 +1,7 @@
 """Gradients over several axes, and permutes for which the core waits."""
 
+from typing import Any
+
 import pytest
 from plans import any_program_of, flat, loop, plan_of, small
 
@@ -28,6 +30,33 @@ def test_the_sparsecore_reduces_a_gradient_over_all_its_axes_at_once(
         assert found[0].name in waits
     else:
         assert (CollectiveKind.REDUCE_SCATTER, ("fsdp",)) in kinds
+
+
+@pytest.mark.parametrize(
+    ("vocab", "style", "switched_off", "at_once"),
+    [
+        (2**15, "plain", [], True),
+        (2**15 + 1, "plain", [], False),
+        (2**15, "maxtext", [], False),
+        (2**15, "plain", ["reduce-at-once"], False),
+    ],
+)
+def test_a_table_to_which_each_device_adds_its_tokens_is_reduced_over_all_axes_at_once(
+    vocab: int, style: str, switched_off: list[str], at_once: bool
+) -> None:
+    """2^16 tokens; gradients of more than half as many rows are gathered (15 of 15 programs).
+
+    The optimizer slices the sum, which is held whole until then.
+    """
+    keys: dict[str, Any] = {"style": style, "without_passes": switched_off}
+    plan = plan_of({"data": 4, "fsdp": 4}, seq_len=2**12, global_batch=16, **keys)
+    program = any_program_of(small(vocab=vocab, embed=1024), plan, Slice("v6e", "4x4"))
+    found = [op for op, _ in flat(program.body) if getattr(op, "scope", "") == "d(embedding)"]
+    kinds = [(op.kind, op.axes) for op in found if isinstance(op, Collective)]
+    assert (kinds == [(CollectiveKind.ALL_REDUCE, ("data", "fsdp"))]) is at_once
+    if at_once:
+        freed = next(op.name for op, _ in flat(program.body) if "d(embedding)" in op.frees)
+        assert freed != found[0].name
 
 
 @pytest.mark.parametrize(("topology", "waits"), [("4x4", False), ("4x8", True)])

@@ -146,16 +146,23 @@ def test_rings_beside_gathers_have_their_results_before_the_first_layer() -> Non
         assert len(taken) == 15 * layers
 
 
-def test_cast_weights_are_freed_with_the_backward_pass_of_their_layer() -> None:
-    made = result({"data": 16}, layers=6)
+@pytest.mark.parametrize("chip", ["v6e", "v5p"])
+def test_cast_weights_are_freed_with_the_backward_pass_of_their_layer(chip: str) -> None:
+    """Shards that are read once are on the chip until then, where programs keep buffers there."""
+    pod = Slice(chip, "4x4" if chip == "v6e" else "2x2x4")
+    made = result({"data": 16}, pod, layers=6)
     layer = 2 * (4 * 1024 * 8 * 128 + 3 * 1024 * 4096)
     freed = [name for name in loop(made.program.body, "layers/d").body[-1].frees if "cast" in name]  # type: ignore[union-attr]
     assert len(freed) == 9
-    cast = next(op for op in made.program.body if op.name == "cast_weights")
-    alone = {alloc.tensor: alloc.bytes for alloc in cast.allocs}  # type: ignore[union-attr]
+    allocs = [alloc for op in made.program.body for alloc in getattr(op, "allocs", ())]
+    alone = {alloc.tensor: alloc.bytes for alloc in allocs}
     assert sum(alone[name] for name in freed) == layer + 2 * 2 * 1024
-    outside = alone["embedding/cast"] + alone["head/cast"] + alone["final_norm_scale/cast"]
-    assert outside + alone["cast_weights"] == 2 * (2 * 512 * 1024 + 1024)
+    names = {"embedding/cast", "head/cast", "final_norm_scale/cast"}
+    there = names.intersection(alone)
+    assert sum(alone[name] for name in (*there, "cast_weights")) == sum(
+        2 * 1024 * (1 if name.startswith("final") else 512) for name in there
+    )
+    assert ("embedding/cast" in there) == (chip == "v5p")
 
 
 @pytest.mark.parametrize(

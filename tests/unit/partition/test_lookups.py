@@ -53,25 +53,46 @@ def test_rows_are_exchanged_where_they_are_fewer_than_the_table_has(
 def test_the_tokens_of_all_copies_of_a_shard_count() -> None:
     """Two copies of each shard of the table, with the tokens of two devices."""
     reduced = {(REDUCE, "d(embedding)", Phase.BACKWARD): 1}
+    whole = ROWS | TABLE | reduced
+    del whole[EXCHANGE, "d(embedded)", Phase.BACKWARD], whole[GATHER, "embedding", Phase.FORWARD]
     for data, vocab, expected in (
-        (1, 65, ROWS), (1, 64, TABLE), (2, 129, ROWS | reduced), (2, 128, TABLE | reduced),
+        (1, 65, ROWS), (1, 64, TABLE), (2, 129, whole), (2, 128, TABLE | reduced),
     ):  # fmt: skip
         mesh = {"data": data, "fsdp": 4}
         plan = plan_of(mesh, seq_len=16, global_batch=4 * data * 4)
         assert moved(plan, vocab=vocab) == expected, (data, vocab)
 
 
+@pytest.mark.parametrize(("vocab", "gathers"), [(256, False), (257, True)])
+@pytest.mark.parametrize("mesh", [{"data": 4, "fsdp": 4}, {"data": 2, "fsdp": 8}])
+def test_gradients_of_rows_are_gathered_while_that_is_less_than_the_table_twice(
+    mesh: dict[str, int], vocab: int, gathers: bool
+) -> None:
+    """512 tokens: as in 8 of 8 and 14 of 14 compiled programs over `data` and `fsdp`."""
+    found = moved(plan_of(mesh), vocab=vocab)
+    assert found[GATHER, "d(embedded)", Phase.BACKWARD] == gathers
+    assert found[SCATTER, "d(embedding)", Phase.BACKWARD] == (not gathers)
+    assert found[EXCHANGE, "embedded", Phase.FORWARD] == 1
+
+
+def test_gradients_of_the_rows_of_a_tied_table_are_exchanged() -> None:
+    found = moved(plan_of({"data": 4, "fsdp": 4}), vocab=512, tied_embeddings=True)
+    assert found[EXCHANGE, "d(embedded)", Phase.BACKWARD] == 1
+
+
 @pytest.mark.parametrize("data", [1, 2])
 def test_the_bytes_of_an_exchange_are_those_of_the_tokens(data: int) -> None:
-    """Each collective runs over `fsdp` only, among the tokens of a group of it."""
+    """Each runs among the tokens of a group of `fsdp`, but gathered gradients are of all."""
     model, plan = small(), plan_of({"data": data, "fsdp": 8})
     sizes, tokens = sizes_of(model, plan), TOKENS / data
     found = {c.tensor: c for c in looked_up(model, plan) if c.kind in (GATHER, EXCHANGE)}
     assert {name: payload(c, sizes) for name, c in found.items()} == {
         "ids": IDS * tokens,
         "embedded": BF16 * tokens * EMBED / 8,
-        "d(embedded)": BF16 * tokens * EMBED / 8,
+        "d(embedded)": BF16 * (tokens * EMBED / 8 if data == 1 else TOKENS * EMBED),
     }
+    own = found.pop("d(embedded)").axes
+    assert own == (("data", "fsdp") if data > 1 else ("fsdp",))
     assert all(c.axes == ("fsdp",) for c in found.values())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tpusim.graph import Scatter
 from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.decisions import Body
 from tpusim.partition import CollectiveNode, Node, Purpose, is_across
@@ -15,22 +16,53 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
     It takes the place of a reduce-scatter over the axes that shard the weight, and of an all-reduce
     of the shards over others of the slice, where the SparseCore reduces. Of compiled plans with
     `data` and `fsdp` (libtpu 0.0.42.1), 11 of 11 on 7x do this, and one of some 40 on v2 to v6e,
-    for K and V alone.
+    for K and V alone. So is the gradient of a table to which each device adds its own tokens, on
+    all chips (15 of 15 programs of plain style with `data` and `fsdp` on v2 to v6e).
     """
-    if not any(low.offloaded for low in body.lowerings):
-        return list(nodes)
+    tables = {
+        key
+        for compute in body.computes
+        if isinstance(compute.op, Scatter) and body.compiler.style == "plain"
+        for key in compute.writes
+    }
+    if any(low.offloaded for low in body.lowerings):
+        nodes = _summed_whole(nodes, body)
     further = {node.reads[0]: node for node in body.collectives if _is_further(body, node)}
     first = [
         node
         for node in body.collectives
         if node.kind is CollectiveKind.REDUCE_SCATTER
         and _is_gradient(node)
-        and body.over(node.axes).offloaded
+        and (node.reads[0] in tables or body.over(node.axes).offloaded)
         and node.writes[0] in further
     ]
     merged = {node.name: _merged(body, node, further[node.writes[0]]) for node in first}
     gone = {further[node.writes[0]].name for node in first}
     return [merged.get(node.name, node) for node in nodes if node.name not in gone]
+
+
+def _summed_whole(nodes: Sequence[Node], body: Body) -> list[Node]:
+    """Return the nodes with an all-reduce for each gradient that is scattered, then gathered.
+
+    So are those of tied heads to which a lookup's rows are added (3 of 3 programs on 7x).
+    """
+    gathers = {
+        node.reads[0]: node
+        for node in body.collectives
+        if node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.GRADIENT
+    }
+    first = {
+        node.writes[0]: node
+        for node in body.collectives
+        if node.writes[0] in gathers and body.over(node.axes).offloaded and _is_gradient(node)
+    }
+    return [
+        _merged(body, first[node.reads[0]], node)
+        if isinstance(node, CollectiveNode) and node in gathers.values() and node.reads[0] in first
+        else node
+        for node in nodes
+        if node.name not in {one.name for one in first.values()}
+    ]
 
 
 def _is_gradient(node: CollectiveNode) -> bool:
@@ -47,7 +79,7 @@ def _merged(body: Body, scatter: CollectiveNode, reduce: CollectiveNode) -> Coll
     axes = tuple(axis for axis in body.sharding.mesh if axis in (*scatter.axes, *reduce.axes))
     return replace(
         scatter,
-        name=reduce.name,
+        name=f"{CollectiveKind.ALL_REDUCE}/{reduce.writes[0]}",
         kind=CollectiveKind.ALL_REDUCE,
         axes=axes,
         writes=reduce.writes,

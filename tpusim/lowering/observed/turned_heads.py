@@ -28,9 +28,9 @@ def turn_heads(entries: Sequence[Entry], body: Body) -> list[Entry]:
         key, *others = ring.compute.reads
         turned = f"{key} turned"
         body.buffers[turned] = body.buffers[key]
-        users = (i for i, one in enumerate(result) if key in (*one.reads, *one.writes))
-        place = max((i for i in users if result[i] is not ring), default=-1)
         at = result.index(ring)
+        users = (i for i, one in enumerate(result[:at]) if key in (*one.reads, *one.writes))
+        place = max(users, default=-1)
         compute = replace(ring.compute, reads=(turned, *others))
         result[at] = replace(ring, compute=compute)
         op = ring.compute.op

@@ -14,24 +14,34 @@ which come last too (four programs of `fsdp` 8 to 32 x `tensor` 2 to 16 on v5p a
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from re import search
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Attention, Convolution, Einsum, is_sequence
+from tpusim.base.same import Same
+from tpusim.graph import Attention, Convolution, Einsum, plain_dim
 from tpusim.lowering.body_entries import (
-    UNROLLED_RING,
     CollectiveMatmul,
     Entry,
     PlannedCollective,
     with_readers,
 )
-from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.layer_peak import holds_at_most
 from tpusim.lowering.observed.carried_gathers import carries_gathers, is_matmul
 from tpusim.lowering.passes.fuse_collectives import matmuls_for
+from tpusim.lowering.passes.moved_inputs import (
+    follows_a_sum,
+    gathers_activation,
+    gathers_gradient,
+    is_added_to,
+    is_gathered_along_result,
+    is_loop,
+    runs_beside_sum,
+    shards_one_sequence,
+)
 from tpusim.partition import (
     CollectiveNode,
     ComputeNode,
@@ -40,7 +50,6 @@ from tpusim.partition import (
     Purpose,
     is_across,
 )
-from tpusim.plan import Axes
 from tpusim.program import CollectiveKind, Mode
 
 
@@ -52,7 +61,7 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     Readers of their results follow them. Layers without attention stay as they are, and so does a
     body that gathers activations for such matmuls, unless those are loops.
     """
-    gathered = {key for node in nodes if _gathers_activation(node) for key in node.writes}
+    gathered = {key for node in nodes if gathers_activation(node) for key in node.writes}
     matmuls = [node for node in nodes if _multiplies_for(node, body.weights)]
     loops = gradient_rings(body)
     if not all(gathered.isdisjoint(node.reads) or node.name in loops for node in matmuls):
@@ -86,7 +95,7 @@ def gradient_rings(body: Body, unrolled: bool = False) -> set[str]:
     return {
         matmul.name
         for node in body.collectives
-        if node.purpose is Purpose.GRADIENT and (unrolled or body.ask(_is_loop, node))
+        if node.purpose is Purpose.GRADIENT and (unrolled or body.ask(is_loop, node))
         for matmul in matmuls_for(body, node)
     }
 
@@ -94,14 +103,32 @@ def gradient_rings(body: Body, unrolled: bool = False) -> set[str]:
 def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Move matmuls for gradients that only the optimizer depends on after the last loop.
 
-    What it reads is then held through the loop. What reads such a gradient follows it.
+    What it reads is then held through the loop. What reads such a gradient follows it. A ring waits
+    for those of weights before the layers, whose gradients come after them (heads of a Conformer,
+    whose spectrogram enters by a projection: 5 of 5 programs on v4 to v6e, libtpu 0.0.42.1). One
+    that waits though it frees more than it makes comes last, after the gradient of the embedding (7
+    of 7 programs on v2 to v6e; libtpu 0.0.42.1).
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
-    carry = _gathers_gradient(entries[last:]) and carries_gathers(body)
-    matmuls = {p for p in unread if (carry and is_matmul(entries[p])) or _waits(entries[p], body)}
+    carry = gathers_gradient(entries[last:]) and carries_gathers(body)
+    joins = any(map(_reduces_in_ring, entries[last + 1 :]))
+    matmuls = {
+        place
+        for place in unread
+        if _waits(entries[place], body)
+        or (joins and _reduces_in_ring(entries[place]))
+        or (carry and is_matmul(entries[place]))
+    }
     kept, moved = with_readers(entries[:last], matmuls)
-    return [*kept, *entries[last : last + 1], *moved, *entries[last + 1 :]]
+    after = [*moved, *entries[last + 1 :]]
+    idle = {place for place, entry in enumerate(moved) if _waits_for_nothing(entry, body)}
+    return [*kept, *entries[last : last + 1], *chain(*with_readers(after, idle))]
+
+
+def _reduces_in_ring(entry: Entry) -> bool:
+    """Return True for a ring for the gradient of a weight."""
+    return isinstance(entry, CollectiveMatmul) and entry.collective.purpose is Purpose.GRADIENT
 
 
 def head_gradient_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
@@ -110,6 +137,8 @@ def head_gradient_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
     The gathered head is then held beside its whole gradient. On v5e 21 of the 31 compiled plans
     that this moves are nearer; on the other chips 60 of 124 would be (libtpu 0.0.42.1).
     """
+    if body.looped:
+        return _rings_of_head_first(entries, body)
     if not body.ask(_multiplies_for_weights_first):
         return list(entries)
     result = list(entries)
@@ -120,6 +149,33 @@ def head_gradient_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
         same = (i for i, other in enumerate(result[:at]) if _multiplies_same(other, entry))
         result.insert(next(same, at), result.pop(at))
     return result
+
+
+def _rings_of_head_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Return the entries of a loop with rings for the head's gradient before that of its input.
+
+    So they run in tiles of a loss, where the gathered head is held beside them (tied tables of 262k
+    words in 2 to 16 tiles on v4, v5e and v5p).
+    """
+    result = list(entries)
+    for ring in entries:
+        if not (isinstance(ring, CollectiveMatmul) and not ring.gathers and _is_of_words(ring)):
+            continue
+        if not body.ask(is_loop, ring.collective):
+            continue
+        at = result.index(ring)
+        same = (i for i, one in enumerate(result[:at]) if _reads_first(one, ring.reads[0]))
+        result.insert(next(same, at), result.pop(at))
+    return result
+
+
+def _is_of_words(ring: CollectiveMatmul) -> bool:
+    return "vocab" in map(plain_dim, ring.compute.op.outputs[0].dims)
+
+
+def _reads_first(entry: Entry, key: str) -> bool:
+    matmul = isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)
+    return matmul and entry.reads[0] == key
 
 
 def _multiplies_for_weights_first(decisions: LoweringDecisions) -> bool:
@@ -149,7 +205,7 @@ def rings_after_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
 
 
 def _placed_ring(ring: CollectiveMatmul, body: Body) -> CollectiveMatmul:
-    if not body.ask(_is_loop, ring.collective):
+    if not body.ask(is_loop, ring.collective):
         return ring
     reduces = ring.collective.purpose is Purpose.GRADIENT
     if body.remat.offload:
@@ -185,10 +241,6 @@ def _gathers_in_turn(entry: Entry) -> TypeGuard[PlannedCollective]:
     )
 
 
-def _is_loop(decisions: LoweringDecisions, collective: CollectiveNode) -> bool:
-    return bool(decisions.sizes.group(collective.axes) > UNROLLED_RING)
-
-
 def _gathers_beside(low: Lowering) -> bool:
     return low.twice is Mode.ASYNC and not low.gathers_at_once
 
@@ -200,105 +252,79 @@ def _waits(entry: Entry, body: Body) -> bool:
     its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
     so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
-    gathered over a dimension of the result (6 of 9). So does a sharded result that is all-reduced,
-    of which the only program seen waits (language model, data 4 x tensor 4 on v6e 4x4; libtpu
-    0.0.42.1), and beside copies to the host a whole one that is all-reduced (3 of 3 on v5p and v6e;
-    of others, whose shard or slice is kept, none of 6), but not with MaxText's flags (4 of 4; 10 of
-    13 other heads are where this says with them, and those of 4 published configurations).
+    gathered over a dimension of the result (6 of 9). Beside copies to the host, so does a whole one
+    that is all-reduced (3 of 3 on v5p and v6e; of others, whose shard or slice is kept, none of 6),
+    but not with MaxText's flags (4 of 4; 10 of 13 other heads are where this says with them, and
+    those of 4 published configurations). A shard that is all-reduced does not wait (6 of 7: data 4
+    x tensor 4 on v4, v5p and v6e; libtpu 0.0.42.1).
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence (9 of 13; beside other sequences of the device 10 of 13 do not),
-    over axes that shard experts (8 of 12), with MaxText's flags (4 of 4), and where anything is
-    offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are
-    not scanned it waits if they save more than their inputs (3 of 3; with these alone none of 7,
-    with MaxText's flags and sharded sequences too). Where the gradient of its input is summed over
-    `tensor`, see `_follows_a_sum`. Others run at once: 135 of 152 on v4 to v6e.
+    over axes that shard experts (18 of 22, but none of 6 on v4), and where anything is offloaded
+    (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers that are not scanned it waits if
+    they save more than their inputs (3 of 3; with these alone none of 7, with MaxText's flags and
+    sharded sequences too). Where the gradient of its input is summed over `tensor`, see
+    `follows_a_sum`. Others run at once: 135 of 152 on v4 to v6e, and 9 of 11 with MaxText's flags.
     """
     if _reduces_beside_core(body):
-        waits = isinstance(entry, ComputeNode | CollectiveMatmul)
-        return waits and not _runs_beside_sum(entry, body)
+        return isinstance(entry, CollectiveMatmul) or (
+            isinstance(entry, ComputeNode)
+            and not is_added_to(entry, body)
+            and not runs_beside_sum(entry, body)
+        )
     if isinstance(entry, CollectiveMatmul):
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
         if body.remat.offload:
             return True
         return (
-            _shards_one_sequence(entry, body)
+            shards_one_sequence(entry, body)
             or _sends_over_experts(entry, body)
-            or _follows_a_sum(entry, body)
-            or _is_gathered_along_result(entry.compute, body)
+            or follows_a_sum(entry, body)
+            or is_gathered_along_result(entry.compute, body)
         )
     return isinstance(entry, ComputeNode) and (
-        _is_gathered_along_result(entry, body)
-        or _all_reduces(entry, body)
+        is_gathered_along_result(entry, body)
+        or _all_reduces_beside_copies(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
+        or _waits_for_nothing(entry, body)
     )
 
 
-def _gathers_gradient(entries: Sequence[Entry]) -> bool:
-    """Return True if what a loop, the first entry, leaves is gathered."""
-    left = {key for entry in entries[:1] if isinstance(entry, LoopNode) for key in entry.writes}
-    moves = [c for e in entries if isinstance(e, PlannedCollective) for c in e.collectives]
-    return any(_gathers_activation(c) and not left.isdisjoint(c.reads) for c in moves)
+def _waits_for_nothing(entry: Entry, body: Body) -> bool:
+    """Return True if layers hold no more than the gathered weight that is gone when they begin.
 
-
-def _runs_beside_sum(entry: Entry, body: Body) -> bool:
-    """Return True for a matmul that hides the sum of the gradient of its input.
-
-    The SparseCore of 7x sums it over `tensor`, while nothing else is there to multiply: 5 of 5
-    programs on 7x 2x2x2 and 2x4x4 whose own gradient is reduced once, over 2 or 4 devices. Over
-    eight and 64, and in rings, it waits (6 of 6; libtpu 0.0.42.1).
+    What a matmul for a gradient reads is then held through them without a higher peak. So the head
+    waits in 6 of 7 compiled plans over `fsdp`, `data` or both whose layers hold 0.24 to 0.98 of the
+    gathered head, and in none of 20 whose layers hold 1.3 to 26 times as much (v2 to v6e; libtpu
+    0.0.42.1). It does not on v5e, where it is multiplied first, beside `tensor`, where it is the
+    embedding, and where its reduction runs beside the core.
     """
-    if not isinstance(entry, ComputeNode) or _is_gathered_along_result(entry, body):
+    if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)):
         return False
-    over = [c.axes for c in body.collectives if entry.writes[0] in c.reads]
-    apart = any(is_across(collective.axes) for collective in body.collectives)
-    if apart or len(over) != 1 or not body.ask(_is_few, over[0]):
+    weight, dims = entry.op.outputs[0].primal, entry.op.outputs[0].dims
+    layers = [node.body for node in body.nodes if isinstance(node, LoopNode)]
+    gathers = (c for c in body.collectives if c.purpose is Purpose.WEIGHT and c.tensor == weight)
+    terms = [e for e in body.computes if weight in {tensor.primal for tensor in e.op.outputs}]
+    split = any(axes for dim, axes in entry.split if dim in dims)
+    if not any(gathers) or len(terms) > 1 or split or body.remat.unrolled:
         return False
-    return _sums_for_input(entry, body)
-
-
-def _follows_a_sum(ring: CollectiveMatmul, body: Body) -> bool:
-    """Return True for a ring that waits though the gradient of its input is summed over `tensor`.
-
-    With `minimal` remat they do (5 of 5 on v4, v5p and v6e; with `dots` 1 of 6, with `full` none of
-    4 that gather no operand; without `tensor` 3 of 6 plans would be nearer), and so do unrolled
-    ones in plain programs for v5e (5 of 5; elsewhere 1 of 10 plans would be nearer).
-    """
-    if not _sums_for_input(ring.compute, body):
+    if _reduces_beside_core(body) or body.ask(_multiplies_for_weights_first):
         return False
-    if body.ask(_is_loop, ring.collective):
-        return body.remat.policy == "minimal"
-    return body.over(ring.collective.axes).carries
-
-
-def _sums_for_input(compute: ComputeNode, body: Body) -> bool:
-    """Return True if the gradient of a matmul's input is summed over devices."""
-    other = compute.op.name.removesuffix("/dw") + "/dx"
-    summed = (c for c in body.collectives if c.purpose is Purpose.ACTIVATION)
-    return any(c.kind in REDUCTIONS and c.maker == other for c in summed)
-
-
-def _is_few(decisions: LoweringDecisions, axes: Axes) -> bool:
-    return bool(decisions.sizes.group(axes) <= UNROLLED_RING)
-
-
-def _shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
-    """Return True if a device has a part of one sequence, and no other."""
-    split = dict(ring.compute.split)
-    if not any(axes and is_sequence(dim) for dim, axes in split.items()):
-        return False
-    batch = ring.compute.op.inputs[0].dims[0]
-    return body.ask(_is_one, batch, split.get(batch, ()))
-
-
-def _is_one(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
-    return bool(decisions.sizes.extent(dim, axes) <= 1)
+    smaller = body.ask(_is_smaller, entry.reads[0], entry.writes[0])
+    return not smaller and body.ask(holds_at_most, Same(layers[-1]), entry.writes[0])
 
 
 def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
+    """Return True for a ring over axes that shard experts, on a chip where it waits for layers."""
+    if body.ask(_is_v4):
+        return False
     of_experts = (buffer.local.split().get("expert", ()) for buffer in body.buffers.values())
     return any(not set(axes).isdisjoint(ring.collective.axes) for axes in of_experts)
+
+
+def _is_v4(decisions: LoweringDecisions) -> bool:
+    return decisions.chip.generation == "v4"
 
 
 def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
@@ -310,20 +336,11 @@ def _reduces_beside_core(body: Body) -> bool:
     return any(is_across(axes) or body.over(axes).offloaded for axes in gradients)
 
 
-def _all_reduces(compute: ComputeNode, body: Body) -> bool:
-    """Return True for an all-reduced result that is sharded, or beside copies to the host."""
-    sharded = any(body.buffers[compute.writes[0]].local.split().values())
+def _all_reduces_beside_copies(compute: ComputeNode, body: Body) -> bool:
+    """Return True for an all-reduced result beside copies to the host."""
     beside_copies = bool(body.remat.offload) and body.compiler.style != "maxtext"
-    return (sharded or beside_copies) and any(
+    return beside_copies and any(
         c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
-        for c in body.collectives
-    )
-
-
-def _is_gathered_along_result(compute: ComputeNode, body: Body) -> bool:
-    result = compute.op.outputs[0].dims
-    return any(
-        _gathers_activation(c) and c.dim in result and not set(c.writes).isdisjoint(compute.reads)
         for c in body.collectives
     )
 
@@ -372,9 +389,3 @@ def _attends(node: Node, weights: Collection[str]) -> bool:
         return isinstance(node.op, Attention)
     tensors = (*node.op.inputs, *node.op.outputs)
     return all((tensor.primal or tensor.name) not in weights for tensor in tensors)
-
-
-def _gathers_activation(node: Node) -> bool:
-    if not isinstance(node, CollectiveNode):
-        return False
-    return node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION

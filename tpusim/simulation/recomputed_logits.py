@@ -1,0 +1,83 @@
+"""Logits that a step which does not fit computes again for the gradient of its head.
+
+Where the head's gradient waits for the layers, the logits are held through their backward pass. A
+program that would need more than there is multiplies for them again after the layers (4 of 4 with
+heads that are no rings, on v4 over two slices, v6e over two slices and v6e beside copies to the
+host, three of which fit so; none of 3 of the same that need up to 0.95 of what is usable; libtpu
+0.0.42.1).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tpusim.base.phase import Phase
+from tpusim.program import Collective, Compute, Dep, Flops, Loop, Op, Program, TopOp
+
+_AGAIN = " (again)"
+_BACKWARD = (Phase.RECOMPUTE, Phase.BACKWARD)
+
+
+class _Held(NamedTuple):
+    """A result that is held over a loop: places of its matmul, the loop, and its last reader."""
+
+    made: int
+    loop: int
+    read: int
+    tensor: str
+
+
+def with_logits_again(program: Program) -> Program | None:
+    """Return a program that computes the logits again after the layers; None if none are held."""
+    held = _held_logits(program.body)
+    if held is None:
+        return None
+    body = list(program.body)
+    before = max(i for i, op in enumerate(body[: held.loop]) if isinstance(op, Compute))
+    matmul, last, reader = (body[place] for place in (held.made, before, held.read))
+    assert isinstance(matmul, Compute)
+    assert isinstance(last, Compute)
+    assert isinstance(reader, Compute)
+    waits = {dep.op for dep in matmul.deps}
+    gathers = [op for op in body[: held.made] if isinstance(op, Collective) and op.name in waits]
+    copies = tuple(alloc.tensor for op in gathers for alloc in op.allocs)
+    again = replace(
+        matmul,
+        name=matmul.name + _AGAIN,
+        phase=Phase.RECOMPUTE,
+        flops=Flops(recompute=matmul.flops.total),
+        deps=tuple(Dep(op.name + _AGAIN) for op in gathers),
+        frees=copies,
+    )
+    moved = [
+        replace(op, name=op.name + _AGAIN, phase=Phase.RECOMPUTE, deps=(), frees=())
+        for op in gathers
+    ]
+    body[before] = replace(last, frees=(*last.frees, held.tensor))
+    body[held.read] = replace(reader, deps=(*reader.deps, Dep(again.name)))
+    body[held.read : held.read] = [*moved, again]
+    return replace(program, body=tuple(body))
+
+
+def _held_logits(body: Sequence[TopOp]) -> _Held | None:
+    """Return the result of a matmul before the layers' backward pass that one after it frees."""
+    loop = max((i for i, op in enumerate(body) if _runs_backward(op)), default=0)
+    made = {
+        alloc.tensor: place
+        for place, op in enumerate(body[:loop])
+        if isinstance(op, Compute) and op.flops.model
+        for alloc in op.allocs
+    }
+    for place, op in enumerate(body[loop:], loop):
+        if isinstance(op, Compute) and op.flops.model:
+            for tensor in made.keys() & {*op.frees}:
+                return _Held(made[tensor], loop, place, tensor)
+    return None
+
+
+def _runs_backward(op: TopOp) -> bool:
+    return isinstance(op, Loop) and not op.name.endswith("/ring") and _phase(op) in _BACKWARD
+
+
+def _phase(op: Op) -> Phase:
+    return _phase(op.body[0]) if isinstance(op, Loop) else op.phase
