@@ -18,6 +18,7 @@ class PlannedCollective:
 
     after: names of collectives that must be done before it starts, besides those of its operands.
     ahead: it runs before the first of the layers, where they are not scanned.
+    carried: the matmuls beside it carry it, each an operation of its own; see `carry_gathers`.
     pipelined: software-pipelined. Nothing in its iteration of the loop depends on it: the producer
         of its operand waits for it one iteration later, and so does whatever reads its result.
     """
@@ -27,6 +28,7 @@ class PlannedCollective:
     algorithm: str = ""
     after: tuple[str, ...] = ()
     ahead: bool = False
+    carried: bool = False
     pipelined: bool = False
 
     @property
@@ -217,6 +219,19 @@ def pipelined_operands(entries: Sequence[Entry]) -> dict[str, str]:
 
 def _pipelined(entries: Sequence[Entry]) -> list[PlannedCollective]:
     return [e for e in entries if isinstance(e, PlannedCollective) and e.pipelined]
+
+
+def carriers(entries: Sequence[Entry]) -> frozenset[str]:
+    """Return the names of the entries beside which a carried gather is under way."""
+    found: set[str] = set()
+    awaited: set[str] = set()
+    for entry in entries:
+        awaited.difference_update(entry.reads)
+        if isinstance(entry, PlannedCollective) and entry.carried:
+            awaited = set(entry.writes)
+        elif awaited:
+            found.add(entry.name)
+    return frozenset(found)
 
 
 def left_in_flight(entries: Sequence[Entry]) -> tuple[str, ...]:

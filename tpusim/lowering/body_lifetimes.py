@@ -9,6 +9,7 @@ from tpusim.lowering.body_entries import (
     Entry,
     HostCopy,
     PlannedCollective,
+    carriers,
     on_core,
     pipelined_results,
 )
@@ -51,6 +52,7 @@ class BodyLifetimes:
     last: the place of the last reader of each buffer.
     inside: results that their readers compute, and added: terms that matmuls add to an earlier one;
         see `FusedResults`.
+    carriers: entries beside which a gather is carried, whose results are written over nothing.
     names: the name under which each buffer of this body was allocated: its own, or that of the
         operand which it was written over.
     saved: allocations that outlive the body, by buffer, until the body makes them.
@@ -81,6 +83,7 @@ class BodyLifetimes:
         fused = fused_results(entries, self.kept.union(carried))
         self.inside = fused.in_readers(memory.size, memory.sizes.group)
         self.added = fused.terms
+        self.carriers = carriers(entries)
         self.last = {
             key: place
             for place, entry in enumerate(entries)
@@ -109,7 +112,7 @@ class BodyLifetimes:
 
     def write(self, place: int, entry: Entry) -> None:
         """Allocate the entry's results, or write them over operands without a later reader."""
-        over = self._overwritten(place, entry)
+        over = {} if entry.name in self.carriers else self._overwritten(place, entry)
         whole = whole_sums(entry)
         if isinstance(entry, LoopNode) and not entry.scan.unrolled:
             self._enter(place, entry)

@@ -6,6 +6,7 @@ group may have any of several lowerings, and the collective runs in one of their
 
 from typing import NamedTuple
 
+from tpusim.base.phase import Phase
 from tpusim.graph import Attention, Einsum, Op, is_sequence
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.partition import CollectiveNode, Purpose, is_across
@@ -21,6 +22,12 @@ _MLP = frozenset({"mlp", "expert_mlp"})
 def is_of_experts(node: CollectiveNode) -> bool:
     """Return True if a collective moves weights or slots of sharded experts."""
     return bool(node.payload.split().get("expert"))
+
+
+def is_for_backward(node: CollectiveNode) -> bool:
+    """Return True if a collective gathers an activation for the backward pass alone."""
+    gathers = node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION
+    return gathers and node.phase is Phase.BACKWARD
 
 
 class Way(NamedTuple):
@@ -48,6 +55,7 @@ class CollectiveChoice(NamedTuple):
         SparseCore all-reduces them whole (three plans with `context` on 7x; one without balanced
         shards scatters them).
     asked: it gathers a gradient since the plan asks for it.
+    for_backward: it gathers an activation for the backward pass alone.
     """
 
     kind: CollectiveKind
@@ -63,6 +71,7 @@ class CollectiveChoice(NamedTuple):
     sums_keys: bool
     in_order: bool
     asked: bool
+    for_backward: bool
 
     @classmethod
     def of(
@@ -99,6 +108,7 @@ class CollectiveChoice(NamedTuple):
             sums_keys=keys and isinstance(maker, Attention),
             in_order=keys and isinstance(maker, Attention) and maker.causal and balanced,
             asked=node.asked,
+            for_backward=is_for_backward(node),
         )
 
     @property
@@ -139,8 +149,12 @@ class CollectiveChoice(NamedTuple):
         return Way(Mode.ASYNC if beside else Mode.SYNC, keys if self.sums_keys else "")
 
     def waits(self, low: Lowering) -> bool:
-        """Return True if the core waits for the collective in a lowering of its group."""
-        return self.way(low).mode is not Mode.ASYNC
+        """Return True if the core waits for the collective in a lowering of its group.
+
+        It may not wait for one that matmuls may carry (`carry_gathers`).
+        """
+        carried = self.for_backward and low.carries
+        return not carried and self.way(low).mode is not Mode.ASYNC
 
     def _gather_mode(self, low: Lowering) -> Mode:
         """Return the mode of a gather of weights."""

@@ -71,6 +71,8 @@ class Lowering:
     offloaded: True if the SparseCore reduces and gathers: a gradient over all its axes at once (see
         `reduce_at_once`), an activation once, however far apart its uses are, and both beside the
         core.
+    carries: True if matmuls carry gathers of activations for the backward pass; see
+        `carry_gathers`.
     activations: the activation collectives that become collective matmuls: where it pays (`rule`,
         see `fuse_collectives.fusion_pays`), or wherever one can be (`always`).
     fuses_epilogue: True if a collective matmul takes an epilogue. Compiled ones do not (plain
@@ -92,6 +94,7 @@ class Lowering:
     only_mlp: bool = False
     keys_algorithm: str = "all-reduce"
     offloaded: bool = False
+    carries: bool = False
     activations: str = "rule"
     fuses_epilogue: bool = False
 

@@ -22,11 +22,15 @@ def _read_table() -> dict[str, tuple[TableLine, ...]]:
     table = shipped_table("lowering", "collectives_by_generation.toml")
     lowerings = {row["name"]: _lowering(row) for row in table["lowerings"]}
     return {
-        generation: tuple(
-            TableLine(**line | {"lowering": lowerings[line["lowering"]]}) for line in lines
-        )
+        generation: tuple(_line(line, lowerings) for line in lines)
         for generation, lines in table["sections"].items()
     }
+
+
+def _line(row: Mapping[str, Any], lowerings: Mapping[str, Lowering]) -> TableLine:
+    carries = row.get("carries", False)
+    keys = {key: value for key, value in row.items() if key != "carries"}
+    return TableLine(**keys | {"lowering": replace(lowerings[row["lowering"]], carries=carries)})
 
 
 def _lowering(row: Mapping[str, Any]) -> Lowering:
@@ -140,5 +144,6 @@ def in_circular_pipeline(low: Lowering) -> Lowering:
         reduce=Mode.SYNC,
         major_algorithm="all-reduce",
         only_mlp=True,
+        carries=False,
         overlap=replace(low.overlap, needs_carrier=gather is not Mode.ASYNC),
     )

@@ -17,6 +17,7 @@ from tpusim.lowering.body_entries import Entry, Step
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
+from tpusim.lowering.observed.carried_gathers import carry_gathers
 from tpusim.lowering.observed.exchange_copies import (
     copy_exchanges,
     copy_head_exchanges,
@@ -79,6 +80,7 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described(
         "kernel-gradients-first", lambda nodes, body: kernel_gradients_first(nodes), _compiled
     ),
+    described("regather", regather),
     described(
         "weight-gradients-last",
         weight_gradients_last,
@@ -103,7 +105,6 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
         lambda nodes, body: gather_quantised(nodes, body.buffers, body.numerics.noise),
         lambda body: body.numerics.gathers_quantised,
     ),
-    described("regather", regather),
     described("rings-across-slices", rings_across_slices),
     described("scatter-apart", scatter_apart),
     described("reduce-at-once", reduce_at_once, _compiled),
@@ -138,6 +139,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     ),
     described("turn-heads", turn_heads, _compiled),
     described("turn-tables", turn_tables, _compiled),
+    described("carry-gathers", carry_gathers, _compiled),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),

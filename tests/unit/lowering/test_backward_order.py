@@ -273,3 +273,55 @@ def test_the_gradient_of_the_head_is_multiplied_first_on_v5e(
     program = any_program_of(small(vocab=512), plan, Slice(chip, "4x4"))
     names = [op.name for op in program.body if isinstance(op, Compute)]
     assert (names.index("logits/dw") < names.index("logits/dx")) is first
+
+
+@pytest.mark.parametrize(
+    ("chip", "mesh", "waits"),
+    [
+        ("7x", {"fsdp": 2, "tensor": 8}, False),
+        ("7x", {"fsdp": 16}, True),
+        ("7x", {"fsdp": 8, "tensor": 2}, True),
+        ("7x", {"data": 4, "fsdp": 2, "tensor": 2}, True),
+    ],
+)
+def test_the_gradient_of_the_head_hides_the_sum_of_that_of_its_input(
+    chip: str, mesh: dict[str, int], waits: bool
+) -> None:
+    """The SparseCore sums it over `tensor`: 4 of 4 programs over 2 and 4 devices."""
+    plan = plan_of(mesh, global_batch=64, seq_len=1024)
+    names = [op.name for op in any_program_of(small(), plan, Slice(chip, "2x2x2")).body]
+    head = next(i for i, name in enumerate(names) if name.startswith("logits/dw"))
+    assert (head > names.index("layers/d")) is waits
+
+
+@pytest.mark.parametrize(
+    ("chip", "mesh", "remat", "waits"),
+    [
+        ("v6e", {"fsdp": 8, "tensor": 2}, "minimal", True),
+        ("v6e", {"fsdp": 8, "tensor": 2}, "dots", False),
+        ("v6e", {"fsdp": 16}, "minimal", False),
+        ("v5e", {"fsdp": 4, "tensor": 4}, "full", True),
+        ("v6e", {"fsdp": 4, "tensor": 4}, "full", False),
+    ],
+)
+def test_a_ring_of_the_head_waits_beside_a_sum_over_tensor(
+    chip: str, mesh: dict[str, int], remat: str, waits: bool
+) -> None:
+    """With `minimal` remat (5 of 5 programs), and unrolled on v5e (5 of 5)."""
+    plan = plan_of(mesh, global_batch=64, seq_len=1024, remat=remat)
+    names = [op.name for op in any_program_of(small(), plan, Slice(chip, "4x4")).body]
+    assert (names.index("logits/dw/ring") > names.index("layers/d")) is waits
+
+
+@pytest.mark.parametrize(("attention", "ahead"), [("dot", True), ("flash", False)])
+def test_rings_come_last_beside_gathered_activations(attention: str, ahead: bool) -> None:
+    """Each has a copy of its own, gathered with the first one where no kernel attends."""
+    plan = plan_of({"fsdp": 8, "tensor": 2}, seq_len=1024, rules={"act_embed": "tensor"})
+    wide = small(embed=1024, mlp=4096, head_dim=128, attention=attention)
+    body = loop(any_program_of(wide, plan, Slice("v6e", "4x4")).body, "layers/d").body
+    names = [op.name for op in body]
+    own = names.index("bwd/layer/wq/dw/ring")
+    assert names.index("bwd/layer/wi_0/dw/ring") > names.index("bwd/layer/wo/dx")
+    again = names.index("all-gather/bwd/layer/attn_norm@tensor again again again")
+    assert again < own
+    assert (again < names.index("bwd/layer/wo")) is ahead

@@ -109,7 +109,7 @@ def test_every_placement_has_one_of_the_lowerings_that_are_possible(
 REDUCE = CollectiveChoice(
     CollectiveKind.REDUCE_SCATTER, Purpose.GRADIENT, across=False, beside_loop=False, looped=True,
     in_ring=False, grouped=False, made=True, leading=False, of_mlp=False, sums_keys=False,
-    in_order=False, asked=False,
+    in_order=False, asked=False, for_backward=False,
 )  # fmt: skip
 
 
@@ -308,3 +308,17 @@ def test_a_plan_without_collective_matmuls_permutes_nothing() -> None:
         for one in (plan, plan.replace(collective_matmul=False))
     ]
     assert permutes == [True, False]
+
+
+def test_matmuls_carry_gathers_for_the_backward_pass_in_plain_programs_on_v5e() -> None:
+    gather = REDUCE._replace(kind=CollectiveKind.ALL_GATHER, purpose=Purpose.ACTIVATION)
+    group = DeviceGroup(16, 1, False, bool, 0.0)
+    for chip, style, carries in (
+        ("v5e", "plain", True),
+        ("v5e", "maxtext", False),
+        ("v6e", "plain", False),
+    ):
+        low = lowering_for(chip, Compiler(style=style), group)
+        assert low.carries is carries
+        assert gather.waits(low)
+        assert gather._replace(for_backward=True).waits(low) is not carries

@@ -40,9 +40,9 @@ CASES: dict[str, Case] = {
         plan_of({"data": 8, "context": 2}, seq_len=192),
         V6E,
     ),
+    "regather": (wide(heads=16), long(BY_TENSOR, rules={"act_residual_seq": "tensor"}), V6E),
     "weight-gradients-last": (small(), plan_of(FSDP), V6E),
     "recompute-late": (small(), plan_of(FSDP, remat="minimal"), V6E),
-    "regather": (wide(heads=16), long(BY_TENSOR, rules={"act_residual_seq": "tensor"}), V6E),
     "rings-across-slices": (
         wide(),
         long({"dcn_fsdp": 2, **FSDP}, global_batch=256),
@@ -69,6 +69,7 @@ CASES: dict[str, Case] = {
     "gathers-before-layers": (small(), plan_of(FSDP, scan_layers=False), V6E),
     "turn-heads": (wide(tied_embeddings=True, vocab=32000), long(FSDP), V5P),
     "turn-tables": (small(), plan_of({"fsdp": 8, "context": 2}), V6E),
+    "carry-gathers": (wide(), long(BY_TENSOR, rules={"act_embed": "tensor"}), V5E),
     "prefetch": (small(), plan_of(FSDP, style="maxtext"), V5E),
     "exchange-copies": (
         small(experts=4, experts_per_token=1),

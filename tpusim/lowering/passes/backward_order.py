@@ -7,7 +7,9 @@ So do they all where the products of layers are saved (40 of 43 programs with a 
 without one, of 12 compiled plans on v3 to v6e that this moves, 9 are nearer). Others run at once,
 as the head's does: of 153 compiled plans whose peak this moves, 111 are nearer to the compiler's,
 on each of v2 to 7x. So do those that activations are gathered for, which frees the copies (an
-encoder with its embedding dimension sharded over `tensor`, v4 2x2x4; libtpu 0.0.42.1).
+encoder with its embedding dimension sharded over `tensor`, v4 2x2x4; libtpu 0.0.42.1), unless they
+are loops over chunks, which come last too (four programs of `fsdp` 8 to 32 x `tensor` 2 to 16 on
+v5p and v6e; libtpu 0.0.42.1).
 """
 
 from collections.abc import Collection, Sequence
@@ -18,9 +20,8 @@ from typing import TypeGuard
 
 from tpusim.base.phase import Phase
 from tpusim.base.same import Same
-from tpusim.graph import Attention, Convolution, Einsum, is_sequence, plain_dim
+from tpusim.graph import Attention, Convolution, Einsum, plain_dim
 from tpusim.lowering.body_entries import (
-    UNROLLED_RING,
     CollectiveMatmul,
     Entry,
     PlannedCollective,
@@ -29,7 +30,18 @@ from tpusim.lowering.body_entries import (
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.layer_peak import holds_at_most
+from tpusim.lowering.observed.carried_gathers import carries_gathers, is_matmul
 from tpusim.lowering.passes.fuse_collectives import matmuls_for
+from tpusim.lowering.passes.moved_inputs import (
+    follows_a_sum,
+    gathers_activation,
+    gathers_gradient,
+    is_added_to,
+    is_gathered_along_result,
+    is_loop,
+    runs_beside_sum,
+    shards_one_sequence,
+)
 from tpusim.partition import (
     CollectiveNode,
     ComputeNode,
@@ -38,7 +50,6 @@ from tpusim.partition import (
     Purpose,
     is_across,
 )
-from tpusim.plan import Axes
 from tpusim.program import CollectiveKind, Mode
 
 
@@ -48,20 +59,16 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     Those stay that are no rings and whose first operand is at least as large as their result,
     unless gradients are reduced beside the core, or products are saved. Readers of their results
     follow them. Layers without attention stay as they are, and so does a body that gathers
-    activations for these matmuls, unless products are saved.
+    activations for such matmuls, unless those are loops, or products are saved.
     """
-    gathered = {key for node in nodes if _gathers_activation(node) for key in node.writes}
+    gathered = {key for node in nodes if gathers_activation(node) for key in node.writes}
     matmuls = [node for node in nodes if _multiplies_for(node, body.weights)]
     saved = body.remat.policy in ("dots", "minimal")
-    if not saved and not all(gathered.isdisjoint(node.reads) for node in matmuls):
+    loops = gradient_rings(body)
+    free = (gathered.isdisjoint(node.reads) or node.name in loops for node in matmuls)
+    if not saved and not all(free):
         return list(nodes)
-    reduced = (node for node in nodes if isinstance(node, CollectiveNode))
-    rings = {
-        matmul.name
-        for node in reduced
-        if node.purpose is Purpose.GRADIENT
-        for matmul in matmuls_for(body, node)
-    }
+    rings = gradient_rings(body, unrolled=True)
     beside_core = _reduces_beside_core(body)
     waiting = [
         node
@@ -81,6 +88,19 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     return result
 
 
+def gradient_rings(body: Body, unrolled: bool = False) -> set[str]:
+    """Return the names of the matmuls for gradients of weights that are loops over chunks.
+
+    unrolled: with the rings that are written out.
+    """
+    return {
+        matmul.name
+        for node in body.collectives
+        if node.purpose is Purpose.GRADIENT and (unrolled or body.ask(is_loop, node))
+        for matmul in matmuls_for(body, node)
+    }
+
+
 def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Move matmuls for gradients that only the optimizer depends on after the last loop.
 
@@ -92,11 +112,14 @@ def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
+    carry = gathers_gradient(entries[last:]) and carries_gathers(body)
     joins = any(map(_reduces_in_ring, entries[last + 1 :]))
     matmuls = {
         place
         for place in unread
-        if _waits(entries[place], body) or (joins and _reduces_in_ring(entries[place]))
+        if _waits(entries[place], body)
+        or (joins and _reduces_in_ring(entries[place]))
+        or (carry and is_matmul(entries[place]))
     }
     kept, moved = with_readers(entries[:last], matmuls)
     after = [*moved, *entries[last + 1 :]]
@@ -139,7 +162,7 @@ def _rings_of_head_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
     for ring in entries:
         if not (isinstance(ring, CollectiveMatmul) and not ring.gathers and _is_of_words(ring)):
             continue
-        if not body.ask(_is_loop, ring.collective):
+        if not body.ask(is_loop, ring.collective):
             continue
         at = result.index(ring)
         same = (i for i, one in enumerate(result[:at]) if _reads_first(one, ring.reads[0]))
@@ -183,7 +206,7 @@ def rings_after_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
 
 
 def _placed_ring(ring: CollectiveMatmul, body: Body) -> CollectiveMatmul:
-    if not body.ask(_is_loop, ring.collective):
+    if not body.ask(is_loop, ring.collective):
         return ring
     reduces = ring.collective.purpose is Purpose.GRADIENT
     if body.remat.offload:
@@ -219,10 +242,6 @@ def _gathers_in_turn(entry: Entry) -> TypeGuard[PlannedCollective]:
     )
 
 
-def _is_loop(decisions: LoweringDecisions, collective: CollectiveNode) -> bool:
-    return bool(decisions.sizes.group(collective.axes) > UNROLLED_RING)
-
-
 def _gathers_beside(low: Lowering) -> bool:
     return low.twice is Mode.ASYNC and not low.gathers_at_once
 
@@ -246,21 +265,29 @@ def _waits(entry: Entry, body: Body) -> bool:
     of the device 10 of 13 do not), over axes that shard experts (18 of 22, but none of 6 on v4),
     and where anything is offloaded (10 of 10 on v4, v5e, v5p and v6e, two to 32 layers). Of layers
     that are not scanned it waits if they save more than their inputs (3 of 3; with these alone none
-    of 7, with MaxText's flags and sharded sequences too). Others run at once: 135 of 152 on v4 to
-    v6e, and 9 of 13 with MaxText's flags.
+    of 7, with MaxText's flags and sharded sequences too). Where the gradient of its input is summed
+    over `tensor`, see `follows_a_sum`. Others run at once: 135 of 152 on v4 to v6e, and 9 of 13
+    with MaxText's flags.
     """
     if _reduces_beside_core(body):
         return isinstance(entry, CollectiveMatmul) or (
-            isinstance(entry, ComputeNode) and not _is_added_to(entry, body)
+            isinstance(entry, ComputeNode)
+            and not is_added_to(entry, body)
+            and not runs_beside_sum(entry, body)
         )
     if isinstance(entry, CollectiveMatmul):
         if body.remat.unrolled:
             return body.remat.policy != "full" or bool(body.remat.save)
         if body.remat.offload:
             return True
-        return _shards_one_sequence(entry, body) or _sends_over_experts(entry, body)
+        return (
+            shards_one_sequence(entry, body)
+            or _sends_over_experts(entry, body)
+            or follows_a_sum(entry, body)
+            or is_gathered_along_result(entry.compute, body)
+        )
     return isinstance(entry, ComputeNode) and (
-        _is_gathered_along_result(entry, body)
+        is_gathered_along_result(entry, body)
         or _all_reduces_beside_copies(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
         or _waits_for_nothing(entry, body)
@@ -291,24 +318,6 @@ def _waits_for_nothing(entry: Entry, body: Body) -> bool:
     return not smaller and body.ask(holds_at_most, Same(layers[-1]), entry.writes[0])
 
 
-def _shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
-    """Return True if a device has a long part of one sequence, and no other.
-
-    It is long where the gradient of the logits is as large as the gathered head and its whole
-    gradient together: where it has twice as many tokens as the embedding has columns.
-    """
-    split = dict(ring.compute.split)
-    if not any(axes and is_sequence(dim) for dim, axes in split.items()):
-        return False
-    batch = ring.compute.op.inputs[0].dims[0]
-    one = body.ask(_is_one, batch, split.get(batch, ()))
-    return one and body.ask(_is_twice, ring.compute.reads[0], ring.compute.writes[0])
-
-
-def _is_one(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
-    return bool(decisions.sizes.extent(dim, axes) <= 1)
-
-
 def _sends_over_experts(ring: CollectiveMatmul, body: Body) -> bool:
     """Return True for a ring over axes that shard experts, on a chip where it waits for layers."""
     if body.ask(_is_v4):
@@ -321,10 +330,6 @@ def _is_v4(decisions: LoweringDecisions) -> bool:
     return decisions.chip.generation == "v4"
 
 
-def _is_twice(decisions: LoweringDecisions, one: str, other: str) -> bool:
-    return decisions.buffer_bytes(one) >= 2 * decisions.buffer_bytes(other)
-
-
 def _is_smaller(decisions: LoweringDecisions, one: str, other: str) -> bool:
     return decisions.buffer_bytes(one) < decisions.buffer_bytes(other)
 
@@ -334,30 +339,11 @@ def _reduces_beside_core(body: Body) -> bool:
     return any(is_across(axes) or body.over(axes).offloaded for axes in gradients)
 
 
-def _is_added_to(compute: ComputeNode, body: Body) -> bool:
-    """Return True if others are added to its result once that is all-reduced."""
-    reduced = {
-        key
-        for c in body.collectives
-        if c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
-        for key in c.writes
-    }
-    return any(not reduced.isdisjoint(other.reads) for other in body.computes)
-
-
 def _all_reduces_beside_copies(compute: ComputeNode, body: Body) -> bool:
     """Return True for an all-reduced result beside copies to the host."""
     beside_copies = bool(body.remat.offload) and body.compiler.style != "maxtext"
     return beside_copies and any(
         c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
-        for c in body.collectives
-    )
-
-
-def _is_gathered_along_result(compute: ComputeNode, body: Body) -> bool:
-    result = compute.op.outputs[0].dims
-    return any(
-        _gathers_activation(c) and c.dim in result and not set(c.writes).isdisjoint(compute.reads)
         for c in body.collectives
     )
 
@@ -402,9 +388,3 @@ def _attends(node: Node, weights: Collection[str]) -> bool:
         return isinstance(node.op, Attention)
     tensors = (*node.op.inputs, *node.op.outputs)
     return all((tensor.primal or tensor.name) not in weights for tensor in tensors)
-
-
-def _gathers_activation(node: Node) -> bool:
-    if not isinstance(node, CollectiveNode):
-        return False
-    return node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION

@@ -1,0 +1,118 @@
+"""Matmuls for gradients of weights beside what moves their operands and the gradients of these."""
+
+from collections.abc import Sequence
+
+from tpusim.graph import is_sequence
+from tpusim.lowering.body_entries import (
+    UNROLLED_RING,
+    CollectiveMatmul,
+    Entry,
+    PlannedCollective,
+)
+from tpusim.lowering.collective_choice import REDUCTIONS
+from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.partition import CollectiveNode, ComputeNode, LoopNode, Node, Purpose, is_across
+from tpusim.plan import Axes
+from tpusim.program import CollectiveKind
+
+
+def runs_beside_sum(entry: Entry, body: Body) -> bool:
+    """Return True for a matmul that hides the sum of the gradient of its input.
+
+    The SparseCore of 7x sums it over `tensor`, while nothing else is there to multiply: 5 of 5
+    programs on 7x 2x2x2 and 2x4x4 whose own gradient is reduced once, over 2 or 4 devices. Over
+    eight and 64, and in rings, it waits (6 of 6; libtpu 0.0.42.1).
+    """
+    if not isinstance(entry, ComputeNode) or is_gathered_along_result(entry, body):
+        return False
+    over = [c.axes for c in body.collectives if entry.writes[0] in c.reads]
+    apart = any(is_across(collective.axes) for collective in body.collectives)
+    if apart or len(over) != 1 or not body.ask(_is_few, over[0]):
+        return False
+    return _sums_for_input(entry, body)
+
+
+def follows_a_sum(ring: CollectiveMatmul, body: Body) -> bool:
+    """Return True for a ring that waits though the gradient of its input is summed over `tensor`.
+
+    With `minimal` remat they do (5 of 5 on v4, v5p and v6e; with `dots` 1 of 6, with `full` none of
+    4 that gather no operand; without `tensor` 3 of 6 plans would be nearer), and so do unrolled
+    ones in plain programs for v5e (5 of 5; elsewhere 1 of 10 plans would be nearer).
+    """
+    if not _sums_for_input(ring.compute, body):
+        return False
+    if body.ask(is_loop, ring.collective):
+        return body.remat.policy == "minimal"
+    return body.over(ring.collective.axes).carries
+
+
+def _sums_for_input(compute: ComputeNode, body: Body) -> bool:
+    """Return True if the gradient of a matmul's input is summed over devices."""
+    other = compute.op.name.removesuffix("/dw") + "/dx"
+    summed = (c for c in body.collectives if c.purpose is Purpose.ACTIVATION)
+    return any(c.kind in REDUCTIONS and c.maker == other for c in summed)
+
+
+def _is_few(decisions: LoweringDecisions, axes: Axes) -> bool:
+    return bool(decisions.sizes.group(axes) <= UNROLLED_RING)
+
+
+def gathers_gradient(entries: Sequence[Entry]) -> bool:
+    """Return True if what a loop, the first entry, leaves is gathered."""
+    left = {key for entry in entries[:1] if isinstance(entry, LoopNode) for key in entry.writes}
+    moves = [c for e in entries if isinstance(e, PlannedCollective) for c in e.collectives]
+    return any(gathers_activation(c) and not left.isdisjoint(c.reads) for c in moves)
+
+
+def is_loop(decisions: LoweringDecisions, collective: CollectiveNode) -> bool:
+    """Return True if a ring over the devices of a collective is a loop, and not written out."""
+    return bool(decisions.sizes.group(collective.axes) > UNROLLED_RING)
+
+
+def is_gathered_along_result(compute: ComputeNode, body: Body) -> bool:
+    """Return True if an operand is gathered over a dimension of the result."""
+    result = compute.op.outputs[0].dims
+    return any(
+        gathers_activation(c) and c.dim in result and not set(c.writes).isdisjoint(compute.reads)
+        for c in body.collectives
+    )
+
+
+def gathers_activation(node: Node) -> bool:
+    """Return True for a gather of an activation."""
+    if not isinstance(node, CollectiveNode):
+        return False
+    return node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION
+
+
+def shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:
+    """Return True if a device has a long part of one sequence, and no other.
+
+    It is long where the gradient of the logits is as large as the gathered head and its whole
+    gradient together: where it has twice as many tokens as the embedding has columns.
+    """
+    split = dict(ring.compute.split)
+    if not any(axes and is_sequence(dim) for dim, axes in split.items()):
+        return False
+    batch = ring.compute.op.inputs[0].dims[0]
+    one = body.ask(_is_one, batch, split.get(batch, ()))
+    return one and body.ask(_is_twice, ring.compute.reads[0], ring.compute.writes[0])
+
+
+def _is_twice(decisions: LoweringDecisions, one: str, other: str) -> bool:
+    return decisions.buffer_bytes(one) >= 2 * decisions.buffer_bytes(other)
+
+
+def _is_one(decisions: LoweringDecisions, dim: str, axes: Axes) -> bool:
+    return bool(decisions.sizes.extent(dim, axes) <= 1)
+
+
+def is_added_to(compute: ComputeNode, body: Body) -> bool:
+    """Return True if others are added to its result once that is all-reduced."""
+    reduced = {
+        key
+        for c in body.collectives
+        if c.kind is CollectiveKind.ALL_REDUCE and compute.writes[0] in c.reads
+        for key in c.writes
+    }
+    return any(not reduced.isdisjoint(other.reads) for other in body.computes)
