@@ -42,7 +42,7 @@ def unrolled(body: Sequence[Op]) -> Unrolled:
     back = next((i for i in loops if i >= forward), forward)
     loop, rest = body[back], tuple(body[back:])
     first: list[Op] = []
-    if isinstance(loop, Loop) and loop.trips > 1:
+    if isinstance(loop, Loop) and loop.trips > 1 and not _fetches(loop):
         inside = frozenset(names(loop.body))
         first = [_of_first(op, inside) for op in loop.body]
         rest = (replace(loop, trips=loop.trips - 1), *rest[1:])
@@ -83,6 +83,11 @@ def _for_all(op: Op, times: int, name: str, shared: Collection[str]) -> Loop:
 def _phase_of(op: Op) -> Phase:
     """Return the phase of an operation, or that of a loop's first one."""
     return _phase_of(op.body[0]) if isinstance(op, Loop) else op.phase
+
+
+def _fetches(loop: Loop) -> bool:
+    """Return True for a loop that fetches from the host: its last iteration stands apart."""
+    return any(isinstance(op, Transfer) for op in loop.body)
 
 
 def _is_ring(loop: Loop) -> bool:

@@ -264,10 +264,11 @@ class BodyLowerer:
             )
             life = BufferEvents(allocs=[*made.ahead] * trips)
             return _holding(tuple(part for part in parts if part.body), life)
-        if loop_node.scan.phase is not Phase.BACKWARD or self.decisions.ideal:
+        if loop_node.scan.phase is not Phase.BACKWARD:
             return (loop,)
         about = self.sizes, self.decisions.buffers, self.decisions.choices
-        if copies := copied_stacks(loop_node, made.ops, *about):
+        copies = () if self.decisions.ideal else copied_stacks(loop_node, made.ops, *about)
+        if copies:
             copied = tuple(alloc.tensor for copy in copies for alloc in copy.allocs)
             return (*copies, replace(loop, frees=copied))
         ops = fetched_ahead(loop, made.waiting)
