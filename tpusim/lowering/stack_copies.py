@@ -13,7 +13,7 @@ from tpusim.graph import LAYER_IN, is_sequence
 from tpusim.lowering.decisions import BodyChoices
 from tpusim.lowering.op_work import Buffers, buffer_bytes
 from tpusim.partition import LoopNode, Sizes, is_across
-from tpusim.program import Alloc, Collective, Compute, Op, VectorWork
+from tpusim.program import Alloc, Collective, Compute, Number, Op, VectorWork
 
 _NO_LOOP = 2
 """Layers of which no loop is left once the first one is taken out."""
@@ -37,7 +37,7 @@ def copied_stacks(
     )
 
 
-def _copy(loop_node: LoopNode, key: str, nbytes: float) -> Compute:
+def _copy(loop_node: LoopNode, key: str, nbytes: Number) -> Compute:
     stack = loop_node.scan.trips * nbytes
     return Compute(
         name=f"copy/{key}",
