@@ -33,14 +33,17 @@ from tpusim.lowering.layer_peak import holds_at_most
 from tpusim.lowering.observed.carried_gathers import carries_gathers, is_matmul
 from tpusim.lowering.passes.fuse_collectives import matmuls_for
 from tpusim.lowering.passes.moved_inputs import (
+    SAVES_PRODUCTS,
     follows_a_sum,
     gathers_activation,
     gathers_gradient,
     is_added_to,
     is_gathered_along_result,
     is_loop,
+    may_be_ring,
     runs_beside_sum,
     shards_one_sequence,
+    with_gathers,
 )
 from tpusim.partition import (
     CollectiveNode,
@@ -59,11 +62,12 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     Those stay that are no rings and whose first operand is at least as large as their result,
     unless gradients are reduced beside the core, or products are saved. Readers of their results
     follow them. Layers without attention stay as they are, and so does a body that gathers
-    activations for such matmuls, unless those are loops, or products are saved.
+    activations for such matmuls, unless those are loops, or products are saved. With saved products
+    a gather that only such a matmul reads waits with it.
     """
     gathered = {key for node in nodes if gathers_activation(node) for key in node.writes}
     matmuls = [node for node in nodes if _multiplies_for(node, body.weights)]
-    saved = body.remat.policy in ("dots", "minimal")
+    saved = body.remat.policy in SAVES_PRODUCTS
     loops = gradient_rings(body)
     free = (gathered.isdisjoint(node.reads) or node.name in loops for node in matmuls)
     if not saved and not all(free):
@@ -84,7 +88,7 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
             result += layer
             continue
         kept, late = with_readers(layer, {i for i, node in enumerate(layer) if node in waiting})
-        result += [*kept, *late]
+        result += with_gathers(kept, late) if saved else [*kept, *late]
     return result
 
 
@@ -112,7 +116,7 @@ def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
-    carry = gathers_gradient(entries[last:]) and carries_gathers(body)
+    carry = gathers_gradient(entries[last:], body) and carries_gathers(body)
     joins = any(map(_reduces_in_ring, entries[last + 1 :]))
     matmuls = {
         place
@@ -253,11 +257,12 @@ def _waits(entry: Entry, body: Body) -> bool:
     its result: of the head's, for which that operand is the gradient of the logits, 85 of 100 did
     so in compiled plans for v2 to v6e, and 9 of 26 otherwise. It waits where its reduction runs
     beside the core, on the SparseCore or between slices (80 of 102), and where an operand is
-    gathered over a dimension of the result (6 of 9). Beside copies to the host, so does a whole one
-    that is all-reduced (3 of 3 on v5p and v6e; of others, whose shard or slice is kept, none of 6),
-    but not with MaxText's flags (4 of 4; 10 of 13 other heads are where this says with them, and
-    those of 4 published configurations). A shard that is all-reduced does not wait (6 of 7: data 4
-    x tensor 4 on v4, v5p and v6e; libtpu 0.0.42.1).
+    gathered over a dimension of the result, which is summed over four devices or more, as many as
+    make a ring (4 of 4 with MaxText's flags; over fewer none of 4 on v4, v5p and v6e). Beside
+    copies to the host, so does a whole one that is all-reduced (3 of 3 on v5p and v6e; of others,
+    whose shard or slice is kept, none of 6), but not with MaxText's flags (4 of 4; 10 of 13 other
+    heads are where this says with them, and those of 4 published configurations). A shard that is
+    all-reduced does not wait (6 of 7: data 4 x tensor 4 on v4, v5p and v6e; libtpu 0.0.42.1).
 
     A ring waits where the SparseCore reduces and between slices (7x: 11 of 11), where tokens are
     sharded within one sequence of which a device has two tokens and more for each column of the
@@ -287,7 +292,7 @@ def _waits(entry: Entry, body: Body) -> bool:
             or is_gathered_along_result(entry.compute, body)
         )
     return isinstance(entry, ComputeNode) and (
-        is_gathered_along_result(entry, body)
+        (is_gathered_along_result(entry, body) and may_be_ring(entry, body))
         or _all_reduces_beside_copies(entry, body)
         or body.ask(_is_smaller, entry.reads[0], entry.writes[0])
         or _waits_for_nothing(entry, body)
