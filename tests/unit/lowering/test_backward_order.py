@@ -326,6 +326,8 @@ def test_rings_come_last_beside_gathered_activations(attention: str, ahead: bool
     again = names.index("all-gather/bwd/layer/attn_norm@tensor again again again")
     assert again < own
     assert (again < names.index("bwd/layer/wo")) is ahead
+    after = names.index("bwd/layer/wk/dw/ring")
+    assert (again > after) is not ahead
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from tpusim.lowering.passes.moved_inputs import (
     follows_a_sum,
     gathers_activation,
     gathers_gradient,
+    has_kernel,
     is_added_to,
     is_gathered_along_result,
     is_loop,
@@ -63,7 +64,7 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
     unless gradients are reduced beside the core, or products are saved. Readers of their results
     follow them. Layers without attention stay as they are, and so does a body that gathers
     activations for such matmuls, unless those are loops, or products are saved. With saved products
-    a gather that only such a matmul reads waits with it.
+    or a kernel, a gather that only such matmuls read waits with them.
     """
     gathered = {key for node in nodes if gathers_activation(node) for key in node.writes}
     matmuls = [node for node in nodes if _multiplies_for(node, body.weights)]
@@ -88,7 +89,7 @@ def weight_gradients_last(nodes: Sequence[Node], body: Body) -> list[Node]:
             result += layer
             continue
         kept, late = with_readers(layer, {i for i, node in enumerate(layer) if node in waiting})
-        result += with_gathers(kept, late) if saved else [*kept, *late]
+        result += with_gathers(kept, late) if saved or has_kernel(nodes) else [*kept, *late]
     return result
 
 

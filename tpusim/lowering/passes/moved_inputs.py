@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tpusim.graph import is_sequence, plain_dim
+from tpusim.graph import Attention, is_sequence, plain_dim
 from tpusim.lowering.body_entries import (
     UNROLLED_RING,
     CollectiveMatmul,
@@ -102,7 +102,9 @@ def with_gathers(kept: Sequence[Node], late: Sequence[Node]) -> list[Node]:
 
     Of saved products the MLP's input is computed again for its weights' gradients alone, so it is
     gathered after attention's backward pass (6 of 6 programs with `dots` and `minimal` on v4 and
-    v5p, sharded by `embed` or by tokens; libtpu 0.0.42.1).
+    v5p, sharded by `embed` or by tokens). Beside a kernel, so are the copies of attention's input
+    for the gradients of Q, K and V, one after the other (7 of 7 programs with a full checkpoint on
+    v4, v5p and v6e); without one, for rings, all at once before (2 of 2; libtpu 0.0.42.1).
     """
     early = {key for node in kept for key in node.reads}
     moved = [n for n in kept if gathers_activation(n) and early.isdisjoint(n.writes)]
@@ -112,6 +114,11 @@ def with_gathers(kept: Sequence[Node], late: Sequence[Node]) -> list[Node]:
         moved = [one for one in moved if one not in result]
         result.append(node)
     return [*result, *moved]
+
+
+def has_kernel(nodes: Sequence[Node]) -> bool:
+    """Return True if attention is a kernel in some node."""
+    return any(isinstance(node, ComputeNode) and isinstance(node.op, Attention) for node in nodes)
 
 
 def gathers_activation(node: Node) -> bool:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Attention, Einsum
+from tpusim.graph import Einsum
 from tpusim.lowering.decisions import Body
 from tpusim.lowering.passes.backward_order import gradient_rings
+from tpusim.lowering.passes.moved_inputs import has_kernel
 from tpusim.partition import CollectiveNode, ComputeNode, Node, Purpose
 from tpusim.program import CollectiveKind
 
@@ -61,8 +62,7 @@ def regather(nodes: Sequence[Node], body: Body) -> list[Node]:
 
 def _read_ahead(nodes: Sequence[Node], body: Body) -> set[str]:
     """Return the names of the matmuls whose copies of an activation are gathered with the first."""
-    attends = (isinstance(node, ComputeNode) and isinstance(node.op, Attention) for node in nodes)
-    return set() if any(attends) else gradient_rings(body)
+    return set() if has_kernel(nodes) else gradient_rings(body)
 
 
 def _limits(nodes: Sequence[Node], body: Body) -> dict[str, tuple[CollectiveNode, int]]:
