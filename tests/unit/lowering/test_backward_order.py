@@ -369,6 +369,7 @@ def test_a_head_whose_input_is_gathered_waits_where_it_may_be_a_ring(
         ({"tensor": 16}, "full", {"act_embed": "tensor"}, True),
         ({"data": 2, "fsdp": 2, "tensor": 4}, "full", {}, True),
         ({"data": 2, "fsdp": 2, "tensor": 4}, "dots", {}, False),
+        ({"data": 4, "fsdp": 4}, "full", {}, False),
         ({"tensor": 16}, "dots", {"act_embed": "tensor"}, True),
     ],
 )

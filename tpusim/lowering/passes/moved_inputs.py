@@ -64,12 +64,15 @@ def gathers_gradient(entries: Sequence[Entry], body: Body) -> bool:
     """Return True if what a loop, the first entry, leaves is gathered beside the head's gradient.
 
     Columns are (5 of 5 programs on v5e). Tokens are not where products are saved (none of 3 with
-    `dots`; with a full checkpoint 1 of 2; libtpu 0.0.42.1).
+    `dots`; with a full checkpoint 1 of 2), nor where no activation is summed (none of 1: `data` and
+    `fsdp` with a vocabulary of 262k; libtpu 0.0.42.1).
     """
-    saved = body.remat.policy in SAVES_PRODUCTS
+    summed = (c for c in body.collectives if c.purpose is Purpose.ACTIVATION)
+    tokens = any(c.kind in REDUCTIONS for c in summed)
+    tokens = tokens and body.remat.policy not in SAVES_PRODUCTS
     left = {key for entry in entries[:1] if isinstance(entry, LoopNode) for key in entry.writes}
     moves = [c for e in entries if isinstance(e, PlannedCollective) for c in e.collectives]
-    beside = (c for c in moves if not saved or plain_dim(c.dim) == "embed")
+    beside = (c for c in moves if tokens or plain_dim(c.dim) == "embed")
     return any(gathers_activation(c) and not left.isdisjoint(c.reads) for c in beside)
 
 
