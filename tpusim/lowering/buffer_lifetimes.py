@@ -15,6 +15,7 @@ from tpusim.lowering.body_entries import (
 )
 from tpusim.lowering.body_lifetimes import BodyLifetimes, BufferEvents
 from tpusim.lowering.op_work import Buffers, buffer_bytes, padding_bytes
+from tpusim.lowering.rotations import rotations
 from tpusim.lowering.row_sums import row_sums
 from tpusim.partition import DTYPE_BYTES, ComputeNode, LoopNode, Node, Sizes
 from tpusim.program import (
@@ -108,8 +109,13 @@ class BufferLifetimes:
         offload: Collection[str] = (),
         nodes: Sequence[Node] = (),
         repeated: bool = False,
+        observed: bool = True,
     ) -> None:
-        """repeated: the gradients are added to those of other microbatches."""
+        """Take what all bodies share.
+
+        repeated: the gradients are added to those of other microbatches.
+        observed: bodies hold what compiled programs alone show, see `rotations.py`.
+        """
         self.sizes = sizes
         self.buffers = buffers
         self.grad_dtype = grad_dtype
@@ -131,6 +137,7 @@ class BufferLifetimes:
         self._saved: dict[str, str] = {}
         self._kernels = _Kernels.of(nodes)
         self._matrices = _matrices(nodes)
+        self._observed = observed
 
     def lives(
         self,
@@ -176,9 +183,13 @@ class BufferLifetimes:
                 self._stacks(entry, body.lives[place])
             if isinstance(entry, HostCopy):
                 body.leave(place, entry)
-        for begin, end, sums in row_sums(entries, self.buffers, self.sizes):
-            body.lives[begin].allocs.append(sums)
-            body.lives[end].frees.append(sums.tensor)
+        beside = (
+            *row_sums(entries, self.buffers, self.sizes),
+            *(rotations(entries, self.buffers, self.sizes) if self._observed else ()),
+        )
+        for begin, end, one in beside:
+            body.lives[begin].allocs.append(one)
+            body.lives[end].frees.append(one.tensor)
         if body.saved:
             body.lives[first].allocs.extend(body.saved.values())
         self.names = body.names

@@ -18,6 +18,7 @@ from tpusim.lowering.body_entries import (
 from tpusim.lowering.body_lifetimes import BufferEvents
 from tpusim.lowering.buffer_lifetimes import BufferLifetimes
 from tpusim.lowering.collective_choice import REDUCTIONS
+from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.collective_matmul import ring_ops
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.dependencies import BodyDependencies, dependencies_of
@@ -135,6 +136,7 @@ class BodyLowerer:
             self.offload,
             partitioned.nodes,
             decisions.choices.repeated,
+            OBSERVED not in decisions.choices.compiler.without_passes,
         )
         self.reduced: dict[str, str] = {}
         self.waiting: tuple[str, ...] = ()

@@ -37,6 +37,7 @@ from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
     gathers_before_layers,
+    gradient_rings,
     gradients_after_loop,
     head_gradient_first,
     rings_after_layers,
@@ -68,6 +69,11 @@ def _saves_more(body: Body) -> bool:
     return body.remat.policy != "full" or bool(body.remat.save)
 
 
+def _matmuls_carry(body: Body) -> bool:
+    """Return True if matmuls of weights carry gathers, as on v5e where none are in rings."""
+    return any(low.carries for low in body.lowerings) and not gradient_rings(body)
+
+
 def _may_unroll(body: Body) -> bool:
     return body.remat.unrolled or bool(body.remat.offload)
 
@@ -89,7 +95,9 @@ GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
     described(
         "recompute-late",
         lambda nodes, body: recompute_late(nodes),
-        lambda body: body.looped and _saves_more(body) and _compiled(body),
+        lambda body: (
+            body.looped and _saves_more(body) and _compiled(body) and not _matmuls_carry(body)
+        ),
     ),
     described(
         "mark-quantised",

@@ -18,17 +18,19 @@ from tpusim.partition import DTYPE_BYTES, ComputeNode, LocalShape, Sizes
 from tpusim.program import LANES, Alloc
 
 
-class RowSums(NamedTuple):
-    """Row sums of one kernel, and the places of the entries with which they begin and end."""
+class HeldBeside(NamedTuple):
+    """A buffer that no entry names, and the places of those with which it begins and ends."""
 
     begin: int
     end: int
     alloc: Alloc
 
 
-def row_sums(entries: Sequence[Entry], buffers: Buffers, sizes: Sizes) -> Iterator[RowSums]:
+def row_sums(entries: Sequence[Entry], buffers: Buffers, sizes: Sizes) -> Iterator[HeldBeside]:
     """Yield the row sums of the kernels in a body that are computed again for backward kernels."""
-    kernels = [(place, entry, op) for place, entry in enumerate(entries) if (op := _kernel(entry))]
+    kernels = [
+        (place, entry, op) for place, entry in enumerate(entries) if (op := kernel_of(entry))
+    ]
     readers = {op.output.name: place for place, _, op in reversed(kernels) if op.backward}
     for place, entry, op in kernels:
         if op.backward or entry.phase is not Phase.RECOMPUTE or op.output.name not in readers:
@@ -38,12 +40,13 @@ def row_sums(entries: Sequence[Entry], buffers: Buffers, sizes: Sizes) -> Iterat
         buffer = buffers[key]
         rows = sizes.elements(LocalShape(buffer.local.dims[:-1], buffer.local.layout[:-1]))
         nbytes = rows * LANES * DTYPE_BYTES["f32"]
-        yield RowSums(
+        yield HeldBeside(
             place, max(between, default=place), Alloc(f"{key}/row sums", nbytes, buffer.category)
         )
 
 
-def _kernel(entry: Entry) -> Attention | None:
+def kernel_of(entry: Entry) -> Attention | None:
+    """Return the attention kernel that an entry runs, if it runs one."""
     if isinstance(entry, RingAttention):
         entry = entry.compute
     op = entry.op if isinstance(entry, ComputeNode) else None

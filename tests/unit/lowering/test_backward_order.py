@@ -107,6 +107,22 @@ def test_attention_is_computed_again_after_the_mlp_if_that_needs_nothing_of_it(
     assert names.index("bwd/layer/attention") < names.index("bwd/layer/attention/d")
 
 
+@pytest.mark.parametrize(
+    ("pod", "mesh", "late"),
+    [("v5e", {"data": 4, "fsdp": 4}, False), ("v5e", {"fsdp": 16}, True),
+     ("v6e", {"data": 4, "fsdp": 4}, True)],
+)  # fmt: skip
+def test_attention_is_not_computed_late_where_matmuls_carry_gathers(
+    pod: str, mesh: dict[str, int], late: bool
+) -> None:
+    """On v5e alone, and where no weight is in a ring."""
+    plan = plan_of(mesh, remat="minimal", seq_len=1024)
+    model = small(embed=1024, mlp=4096, head_dim=128)
+    body = any_program_of(model, plan, Slice(pod, "4x4")).body
+    names = [op.name.removesuffix("/ring") for op in loop(body, "layers/d").body]
+    assert (names.index("bwd/layer/attention") > names.index("bwd/layer/wi_0/dx")) == late
+
+
 def test_rings_wait_whatever_they_free() -> None:
     names = order(plan_of({"fsdp": 16}, global_batch=2048, seq_len=64))
     assert names.index("bwd/layer/attention/d") < names.index("bwd/layer/wi_0/dw")

@@ -294,6 +294,45 @@ def test_row_sums_of_a_kernel_that_runs_again_are_held_for_each_lane(
         assert order.index(last) < order.index("bwd/layer/attention/d")
 
 
+def beside_rotations(body: tuple[Op, ...]) -> dict[str, float]:
+    """Return what the rotations of the forward pass hold beside their tensors."""
+    layers = loop(body, "layers").body
+    held = (a for op in layers for a in getattr(op, "allocs", ()))
+    return {a.tensor: float(a.bytes) for a in held if "_rotary/" in a.tensor}
+
+
+@pytest.mark.parametrize(("head_dim", "half"), [(64, 3), (128, 1), (256, 0)])
+def test_a_rotation_beside_a_kernel_holds_its_operand_in_f32_and_two_halves(
+    head_dim: int, half: int
+) -> None:
+    """Each half fills its lanes: one lies in the place of the operand."""
+    model = small(attention="flash", heads=4, kv_heads=2, head_dim=head_dim)
+    held = beside_rotations(plain({"data": 16}, model, seq_len=128))
+    queries = 4 * 128 * 2 * head_dim
+    assert held["layer/q_rotary/in f32"] == 2 * queries
+    assert held["layer/q_rotary/other half"] == half * queries
+    assert held["layer/k_rotary/in f32"] == queries
+
+
+@pytest.mark.parametrize(("kv_heads", "together"), [(4, True), (2, False)])
+def test_queries_and_keys_of_one_shape_are_rotated_together(kv_heads: int, together: bool) -> None:
+    model = small(attention="flash", heads=4, kv_heads=kv_heads, head_dim=128)
+    layers = loop(plain({"data": 16}, model), "layers").body
+    (end,) = freed_by(layers, "layer/q_rotary/in f32")
+    assert (end == "layer/k_rotary") is together
+
+
+@pytest.mark.parametrize(
+    ("attention", "rotary", "without"),
+    [("dot", True, ()), ("flash", False, ()), ("flash", True, ("observed",))],
+)
+def test_no_rotation_beside_no_kernel_nor_without_what_was_observed(
+    attention: str, rotary: bool, without: tuple[str, ...]
+) -> None:
+    model = small(attention=attention, rotary=rotary, head_dim=128)
+    assert not beside_rotations(plain({"data": 16}, model, without_passes=without))
+
+
 @pytest.mark.parametrize(("changes", "seq_len"), [({}, 16), ({"mlp_bias": False}, 128)], ids=str)
 def test_a_larger_gradient_does_not_run_first_and_none_without_a_bias(
     changes: dict[str, bool], seq_len: int
