@@ -90,9 +90,9 @@ def _started_ahead(entries: Sequence[Entry], body: Body) -> list[Entry]:
     waits |= {i for i in readers.values() if not _is_for_weight(others[i], body)}
     starts: dict[int, list[Entry]] = {}
     end = len(others)
-    for gather in reversed(gathers):
+    for place, gather in reversed(list(enumerate(gathers))):
         end = min(end, readers[gather.name])
-        start = _start(gather, others, end, waits)
+        start = _start(gathers[: place + 1], others, end, waits)
         if start < end:
             gather = replace(gather, mode=Mode.ASYNC, carried=True)
         starts.setdefault(start, []).insert(0, gather)
@@ -111,12 +111,18 @@ def _first_reader(gather: PlannedCollective, entries: Sequence[Entry]) -> int:
 
 
 def _start(
-    gather: PlannedCollective, entries: Sequence[Entry], end: int, waits: Collection[int]
+    gathers: Sequence[PlannedCollective],
+    entries: Sequence[Entry],
+    end: int,
+    waits: Collection[int],
 ) -> int:
-    """Return the place of the first of the matmuls that carry a gather; `end` if none does."""
-    start = end
+    """Return the place of the first of the matmuls that carry a gather; `end` if none does.
+
+    gathers: that one, after those that start before it and so need their operands before it.
+    """
+    start, operands = end, {key for gather in gathers for key in gather.reads}
     for place in reversed(range(end)):
-        if not set(gather.reads).isdisjoint(entries[place].writes):
+        if not operands.isdisjoint(entries[place].writes):
             break
         if is_matmul(entries[place]):
             start = place
