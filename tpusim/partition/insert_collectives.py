@@ -380,6 +380,7 @@ def _rows_added(
     The transpose of a lookup adds its rows to the gradient that the head has left, which is then
     sharded as the table is, and gathered for it: on one device, so that all devices' are its terms
     (tables of 32k words that are gathered for their lookup, v4, v5p and v6e; libtpu 0.0.42.1).
+    Rows are not added to a gradient of another dtype, as the sum over the tiles of a loss.
     """
     scatters = {
         node.op.name
@@ -392,7 +393,8 @@ def _rows_added(
         return terms
 
     def apart(term: ShardedValue) -> ShardedValue:
-        if term is rows or (term.layout, term.partial) != (rows.layout, rows.partial):
+        alike = (term.layout, term.partial) == (rows.layout, rows.partial)
+        if term is rows or not alike or term.tensor.dtype != rows.tensor.dtype:
             return term
         whole = builder.reduced_term(term, want)
         gathered = builder.reshard(whole, rows.layout, frozenset(rows.partial))
