@@ -272,7 +272,8 @@ def _sliced_late(
     added_up: set[str] = set()
     for entry in entries:
         if isinstance(entry, ComputeNode) and (
-            isinstance(entry.op, Einsum | Scatter) or added_up.issuperset(entry.reads)
+            isinstance(entry.op, Einsum | Scatter)
+            or (entry.reads and added_up.issuperset(entry.reads))
         ):
             added_up.update(entry.writes)
     return {

@@ -44,7 +44,7 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
 def _summed_whole(nodes: Sequence[Node], body: Body) -> list[Node]:
     """Return the nodes with an all-reduce for each gradient that is scattered, then gathered.
 
-    So are those of tied heads to which a lookup's rows are added (3 of 3 programs on 7x).
+    So are those of tied heads to which a lookup's rows are added (2 of 2 programs on 7x).
     """
     gathers = {
         node.reads[0]: node

@@ -113,7 +113,7 @@ def gradients_after_loop(entries: Sequence[Entry], body: Body) -> list[Entry]:
     for those of weights before the layers, whose gradients come after them (heads of a Conformer,
     whose spectrogram enters by a projection: 5 of 5 programs on v4 to v6e, libtpu 0.0.42.1). One
     that waits though it frees more than it makes comes last, after the gradient of the embedding (7
-    of 7 programs on v2 to v6e; libtpu 0.0.42.1).
+    of 8 programs on v2 to v6e; libtpu 0.0.42.1).
     """
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     unread = _unread_before(entries[: last + 1])
