@@ -36,12 +36,11 @@ GATED = Transformer(layers=4, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab
 
 
 GATHER, SCATTER = ("sync", "all-gather", "tensor"), ("sync", "reduce-scatter", "tensor")
-CARRIED, RING = ("async", "all-gather", "tensor"), ("ring", "collective-permute", "tensor")
-AGAIN = [GATHER, SCATTER, GATHER]
-"""The forward pass again, without the ring of the last projection."""
+CARRIED = ("async", "all-gather", "tensor")
+RING = ("ring", "collective-permute", "tensor")
 
 
-@pytest.mark.parametrize(("model", "mesh", "seq_len", "batch", "pod", "gradients"), [
+@pytest.mark.parametrize(("model", "mesh", "seq_len", "batch", "pod", "backward"), [
     (PLAIN, {"data": 4, "tensor": 4}, 1024, 32, Slice("v5e", "4x4"),
      [CARRIED, RING, *3 * [CARRIED], SCATTER, CARRIED]),
     (GATED, {"fsdp": 4, "tensor": 4}, 4096, 16, Slice("v6e", "4x4"),
@@ -55,25 +54,25 @@ def test_sequence_sharded_norms_are_lowered_as_compiled(
     seq_len: int,
     batch: int,
     pod: Slice,
-    gradients: list[tuple[str, str, str]],
+    backward: list[tuple[str, str, str]],
 ) -> None:
     """Language models on v5e 4x4, v6e 4x4 and v5p 4x4x8 (libtpu 0.0.42.1).
 
     Forward: a gather before QKV, a scatter after wo, a gather before the MLP, a ring after it.
     Backward: the same gathers again, and wo's scatter; a gather for each last projection; rings
     for the gradients of the MLP's input, and one scatter for those of Q's, K's and V's. Each of
-    their weights' gradients gathers the input again: when it is multiplied, which is after that
-    scatter where it is a loop over chunks, on v5p. On v5e matmuls carry the gathers of gradients
-    and of what is gathered again.
+    their weights' gradients gathers the input again: on v5e beside matmuls that wait to carry it,
+    the last one beside weights' gradients after the scatter; on v5p, where these come last and
+    attention is a kernel, each when its ring comes.
     """
     plan = plan_of(mesh, seq_len=seq_len, global_batch=batch, rules=NORMS)
-    forward, backward = (
+    forward, found = (
         [one for one in communicated(op.body) if one[2] == "tensor"]
         for op in program_of(model, plan, pod).body
         if isinstance(op, Loop) and op.name.startswith("layers")
     )
     assert forward == [GATHER, SCATTER, GATHER, RING]
-    assert backward == [*AGAIN, *gradients]
+    assert found == [GATHER, SCATTER, GATHER, *backward]
 
 
 KEYS = ("layer/k_kernel", "layer/v_kernel")
