@@ -322,7 +322,7 @@ class BodyLowerer:
             kind=copy.kind,
             scope=copy.tensor,
             deps=deps,
-            bytes=buffer_bytes(self.decisions.buffers[copy.key], self.sizes),
+            bytes=self.memory.stacked(copy.key).bytes,
             allocs=tuple(life.allocs),
             frees=tuple(life.frees),
         )
