@@ -35,32 +35,44 @@ PLAIN = Transformer(
 GATED = Transformer(layers=4, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab=32000)
 
 
-@pytest.mark.parametrize(("model", "mesh", "seq_len", "batch", "pod", "rings"), [
-    (PLAIN, {"data": 4, "tensor": 4}, 1024, 32, Slice("v5e", "4x4"), 1),
-    (GATED, {"fsdp": 4, "tensor": 4}, 4096, 16, Slice("v6e", "4x4"), 2),
-    (GATED, {"fsdp": 16, "tensor": 8}, 4096, 128, Slice("v5p", "4x4x8"), 2),
+GATHER, SCATTER = ("sync", "all-gather", "tensor"), ("sync", "reduce-scatter", "tensor")
+CARRIED = ("async", "all-gather", "tensor")
+RING = ("ring", "collective-permute", "tensor")
+
+
+@pytest.mark.parametrize(("model", "mesh", "seq_len", "batch", "pod", "backward"), [
+    (PLAIN, {"data": 4, "tensor": 4}, 1024, 32, Slice("v5e", "4x4"),
+     [CARRIED, RING, *3 * [CARRIED], SCATTER, CARRIED]),
+    (GATED, {"fsdp": 4, "tensor": 4}, 4096, 16, Slice("v6e", "4x4"),
+     [GATHER, RING, RING, GATHER, *3 * [GATHER], SCATTER]),
+    (GATED, {"fsdp": 16, "tensor": 8}, 4096, 128, Slice("v5p", "4x4x8"),
+     [GATHER, RING, RING, GATHER, SCATTER, *3 * [GATHER]]),
 ])  # fmt: skip
 def test_sequence_sharded_norms_are_lowered_as_compiled(
-    model: Transformer, mesh: dict[str, int], seq_len: int, batch: int, pod: Slice, rings: int
+    model: Transformer,
+    mesh: dict[str, int],
+    seq_len: int,
+    batch: int,
+    pod: Slice,
+    backward: list[tuple[str, str, str]],
 ) -> None:
     """Language models on v5e 4x4, v6e 4x4 and v5p 4x4x8 (libtpu 0.0.42.1).
 
     Forward: a gather before QKV, a scatter after wo, a gather before the MLP, a ring after it.
     Backward: the same gathers again, and wo's scatter; a gather for each last projection; rings
     for the gradients of the MLP's input, and one scatter for those of Q's, K's and V's. Each of
-    their weights' gradients gathers the input again.
+    their weights' gradients gathers the input again: on v5e beside matmuls that wait to carry it,
+    the last one beside weights' gradients after the scatter; on v5p, where these come last and
+    attention is a kernel, each when its ring comes.
     """
     plan = plan_of(mesh, seq_len=seq_len, global_batch=batch, rules=NORMS)
-    forward, backward = (
+    forward, found = (
         [one for one in communicated(op.body) if one[2] == "tensor"]
         for op in program_of(model, plan, pod).body
         if isinstance(op, Loop) and op.name.startswith("layers")
     )
-    gather, scatter = ("sync", "all-gather", "tensor"), ("sync", "reduce-scatter", "tensor")
-    ring = ("ring", "collective-permute", "tensor")
-    assert forward == [gather, scatter, gather, ring]
-    again = 3 * [gather]
-    assert backward == [gather, scatter, gather, gather, *rings * [ring], gather, *again, scatter]
+    assert forward == [GATHER, SCATTER, GATHER, RING]
+    assert found == [GATHER, SCATTER, GATHER, *backward]
 
 
 KEYS = ("layer/k_kernel", "layer/v_kernel")
