@@ -229,8 +229,9 @@ class BufferLifetimes:
     def stacked(self, key: str) -> Alloc:
         """Return the allocation of a buffer within a stack, in HBM or on the host.
 
-        A stack on the host is in tiles too (21 of 21 programs, heads of 128; libtpu 0.0.42.1). It
-        is taken to be that of HBM, so that what is copied there and back moves with its padding.
+        One on the host has the same tiles, so what is copied there and back moves with its padding:
+        21 of 21 programs, and kernels' heads of 32 and 64 in the lanes of the host's stacks in five
+        more (15 of 15 stacks; v4, v5e, v5p and v6e, libtpu 0.0.42.1).
         """
         one = self.alloc(key)
         dims = self.buffers[key].local.dims
