@@ -14,9 +14,10 @@ from tpusim.simulation import simulate
 BATCH, SEQ, LAYERS, BF16, F32 = 64, 128, 6, 2, 4
 STAGES, MICROBATCHES = 4, 8
 MODEL = small(layers=LAYERS, kv_heads=2)
-WIDTHS = {"layer_in": 64, "q": 8 * 32, "k": 2 * 32, "v": 2 * 32, "context": 8 * 32, "out": 64,
-          "mlp_in_0": 256, "mlp_in_1": 256}  # fmt: skip
-"""Elements a token of each tensor."""
+LANES = 128
+WIDTHS = {"layer_in": 64, "q": 8 * LANES, "k": 2 * LANES, "v": 2 * LANES, "context": 8 * LANES,
+          "out": 64, "mlp_in_0": 256, "mlp_in_1": 256}  # fmt: skip
+"""Elements a token of each tensor, as a kernel's heads of 32 take all lanes of a tile."""
 SOME = ("layer_in", "q", "v", "mlp_in_0")
 
 
@@ -52,12 +53,15 @@ def test_tensors_that_stay_need_no_host() -> None:
     assert run(Slice("v5e", "4x4"), (), save=SOME).host_need_bytes == 0
 
 
-@pytest.mark.parametrize("attention", ["dot", "flash"])
-def test_a_pattern_of_layers_offloads_each_of_them(attention: str) -> None:
-    """Three layers a trip, of which each has its own input, and its own queries."""
+@pytest.mark.parametrize(("attention", "head_dim"), [("dot", 32), ("flash", LANES)])
+def test_a_pattern_of_layers_offloads_each_of_them(attention: str, head_dim: int) -> None:
+    """Three layers a trip, of which each has its own input, and its own queries.
+
+    head_dim: what a head of 32 takes.
+    """
     model = small(layers=LAYERS, window=16, global_every=3, attention=attention)
     needed = run(Slice("v5e", "4x4"), ("layer_in", "q"), model).host_need_bytes
-    assert needed == LAYERS * BATCH * SEQ * (64 + 8 * 32) * BF16 / 2
+    assert needed == LAYERS * BATCH * SEQ * (64 + 8 * head_dim) * BF16 / 2
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from tpusim.lowering.offload import (
 )
 from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
 from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip, take_off_hbm
-from tpusim.lowering.op_work import buffer_bytes, collective_bytes, flops_of, work_of
+from tpusim.lowering.op_work import collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
 from tpusim.lowering.stack_copies import copied_stacks
@@ -322,7 +322,7 @@ class BodyLowerer:
             kind=copy.kind,
             scope=copy.tensor,
             deps=deps,
-            bytes=buffer_bytes(self.decisions.buffers[copy.key], self.sizes),
+            bytes=self.memory.stacked(copy.key).bytes,
             allocs=tuple(life.allocs),
             frees=tuple(life.frees),
         )

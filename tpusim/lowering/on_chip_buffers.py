@@ -17,10 +17,11 @@ the others are copied there while they wait.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tpusim.graph import Attention
 from tpusim.hardware import Chip
-from tpusim.lowering.body_entries import Entry, PlannedCollective
+from tpusim.lowering.body_entries import Entry, HostCopy, PlannedCollective
 from tpusim.lowering.body_lifetimes import BufferEvents
 from tpusim.partition import ComputeNode, LoopNode
 from tpusim.plan import Compiler
@@ -49,16 +50,15 @@ NEAR = 4
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The entries over which a buffer lives, and its bytes."""
+    """The entries over which a buffer lives, and its bytes.
+
+    length: the entries from the first to the last, without copies to and from the host.
+    """
 
     first: int
     last: int
     bytes: float
-
-    @property
-    def length(self) -> int:
-        """The entries between the first and the last."""
-        return self.last - self.first
+    length: int
 
 
 def placed_on_chip(
@@ -102,7 +102,7 @@ def _movable(
     entries: Sequence[Entry], lives: Sequence[BufferEvents], names: Mapping[str, str]
 ) -> dict[str, _Span]:
     """Return the spans of the buffers that operations of the core alone touch."""
-    spans = _spans(lives)
+    spans = _spans(entries, lives)
     for name in _in_hbm(entries, names):
         spans.pop(name, None)
     return spans
@@ -119,12 +119,13 @@ def _that_fit(room: float, spans: Mapping[str, _Span]) -> Iterator[str]:
             yield name
 
 
-def _spans(lives: Sequence[BufferEvents]) -> dict[str, _Span]:
+def _spans(entries: Sequence[Entry], lives: Sequence[BufferEvents]) -> dict[str, _Span]:
     """Return the spans of the buffers that are allocated and freed in a body."""
+    passed = [*accumulate(not isinstance(entry, HostCopy) for entry in entries)]
     taken = {a.tensor: (i, float(a.bytes)) for i, life in enumerate(lives) for a in life.allocs}
     freed = {name: i for i, life in enumerate(lives) for name in life.frees}
     return {
-        name: _Span(first, freed[name], nbytes)
+        name: _Span(first, freed[name], nbytes, passed[freed[name]] - passed[first])
         for name, (first, nbytes) in taken.items()
         if name in freed and freed[name] >= first
     }

@@ -39,11 +39,13 @@ def waits_of(op: Op) -> tuple[Dep, ...]:
 
 
 def test_a_tensor_leaves_after_its_last_reader_of_the_forward_pass() -> None:
+    """Of a kernel's keys with heads of 32, which fill a quarter of the lanes, on the host too."""
     body = loop(program(("k",)).body, "layers").body
     last = max(place(body, name) for name in ("layer/k_rotary", "layer/wk"))
     gone = body[last + 1]
     assert isinstance(gone, Transfer)
-    assert (gone.kind, gone.scope, gone.bytes) == (TransferKind.TO_HOST, "layer/k", 4 * RESIDUAL)
+    assert (gone.kind, gone.scope) == (TransferKind.TO_HOST, "layer/k")
+    assert gone.bytes == 4 * 4 * RESIDUAL
     assert gone.frees == ("layer/k",)
     assert not [op.name for op in body if not isinstance(op, Transfer) and "layer/k" in op.frees]
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpusim.hardware import load_chip
+from tpusim.lowering.body_entries import HostCopy
 from tpusim.lowering.body_lifetimes import BufferEvents
 from tpusim.lowering.on_chip_buffers import (
     LARGEST,
@@ -86,6 +87,14 @@ def left_in_hbm(spans: list[tuple[int, int, float]], *loops: int) -> set[int]:
 
 def test_what_is_read_soon_takes_no_hbm() -> None:
     assert left_in_hbm([(0, NEAR, 8.0), (0, NEAR + 1, 8.0), (1, 2, 33.0)]) == {1, 2}
+
+
+def test_copies_to_the_host_are_no_operations_between() -> None:
+    copy = Mock(spec=HostCopy, reads=(), writes=())
+    entries = [copy if place in (1, 2) else Untouching() for place in range(PLACES)]
+    lives = body([(0, NEAR + 2, 8.0), (0, NEAR + 3, 8.0)])
+    take_off_hbm(entries, lives, {}, 100 * MIB)
+    assert [alloc.tensor for life in lives for alloc in life.allocs] == ["1"]
 
 
 def test_what_waits_for_a_loop_takes_hbm() -> None:
