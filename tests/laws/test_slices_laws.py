@@ -112,7 +112,7 @@ def test_another_slice_changes_no_flops_and_no_bytes_within_a_slice(
     Nor does it matter that weights move in rings where no other slice has the same. The embedding
     has fewer rows than tokens, so that it is gathered, or more, so that its rows are exchanged.
     Their gradients are not, where an axis that does not shard the table shards tokens, as slices
-    do: each chip gathers those of all tokens, of all slices (7 of 7 programs of `dcn_data`). A sum
+    do: each chip gathers those of all tokens, of all slices (9 of 9 programs of `dcn_data`). A sum
     of whole tables is one all-reduce over `data` x `fsdp`, but before it crosses `dcn_data` it is
     scattered over `fsdp` (`all-reduce.128` of bf16[32000,2048] with `dcn_fsdp`, `reduce-scatter.31`
     of bf16[32000,512] with `dcn_data`, data 4 x fsdp 4, two slices of v5p 2x2x4). That of a tied
