@@ -104,8 +104,8 @@ class HbmOdds:
     def words(self, need_bytes: float) -> str:
         """Return the odds and the range for a predicted need, in words."""
         low, high = map(format_bytes, self.of(need_bytes))
-        took = f"the compiler takes {low} to {high} in {HBM_COVERAGE:.0%}".replace("%", " %")
-        return f"{self.counted}; {took}"
+        part = f"{100 * HBM_COVERAGE:.0f} % of them"
+        return f"{self.counted}; the compiler takes {low} to {high} in {part}"
 
 
 class HbmErrors:

@@ -89,7 +89,7 @@ def test_what_no_compared_plan_had_is_said() -> None:
     assert errors.odds(strange).unlike == ("Muon", "v2 chips", "more than 32 devices")
     assert errors.odds(strange).words(2**30) == (
         "98 of 100 compared plans fit (none has Muon or v2 chips or more than 32 devices); "
-        "the compiler takes 976 MiB to 1.05 GiB in 90 %"
+        "the compiler takes 976 MiB to 1.05 GiB in 90 % of them"
     )
     assert errors.odds(PLAN).counted == "99 of 100 such plans fit"
 
