@@ -18,6 +18,7 @@ from tpusim.lowering.lower_body import Bodies as Bodies
 from tpusim.lowering.lower_body import BodyLowerer as BodyLowerer
 from tpusim.lowering.lower_body import GradientDeps as GradientDeps
 from tpusim.lowering.lowering_pass import LoweringPass as LoweringPass
+from tpusim.lowering.offload import LAST as LAST
 from tpusim.lowering.offload import names as names
 from tpusim.lowering.op_work import flops_of as flops_of
 from tpusim.lowering.op_work import idle_axes as idle_axes
