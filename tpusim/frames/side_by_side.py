@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.lowering import names
+from tpusim.lowering import LAST, names
 from tpusim.program import Collective, Compute, Dep, Loop, Op, Transfer
 
 _FIRST = " (first)"
@@ -35,11 +35,13 @@ class Unrolled(NamedTuple):
 def unrolled(body: Sequence[Op]) -> Unrolled:
     """Return the parts of a microbatch's body, with the first layer of its backward pass apart.
 
-    What that layer computes again needs nothing of the loss, and comes before the head.
+    What that layer computes again needs nothing of the loss, and comes before the head. Of a loop
+    over one layer that fetches from the host that layer alone is left, and is not apart.
     """
     loops = [i for i, op in enumerate(body) if isinstance(op, Loop) and not _is_ring(op)]
     forward = 1 + max((i for i in loops if _phase_of(body[i]) is Phase.FORWARD), default=-1)
-    back = next((i for i in loops if i >= forward), forward)
+    after = range(forward, len(body))
+    back = next((i for i in after if i in loops or body[i].name.endswith(LAST)), forward)
     loop, rest = body[back], tuple(body[back:])
     first: list[Op] = []
     if isinstance(loop, Loop) and loop.trips > 1 and not _fetches(loop):

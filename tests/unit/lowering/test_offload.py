@@ -13,6 +13,7 @@ from tpusim.simulation import simulate
 
 POD = Slice("v5e", "4x4")
 LAYERS = 3
+NORMS = {"act_residual_seq": "tensor"}
 RESIDUAL = 64 / 16 * 128 * 64 * 2
 """Bytes of a layer's input on a device: 64 sequences over 16, 128 tokens, 64 wide, bf16."""
 
@@ -106,6 +107,18 @@ def test_one_layer_needs_no_loop() -> None:
     whole = program(("layer_in",), layers=1).body
     assert "layers/d" not in [op.name for op in whole]
     assert [op.kind for op in transfers(whole).values()] == ["input", "to-host", "from-host"]
+
+
+def test_one_layer_is_not_apart_of_two_microbatches_over_slices() -> None:
+    """Its rings are none of the loops over layers of which the first iteration is taken out."""
+    mesh = {"tensor": 16, "dcn_data": 2}
+    given = {"seq_len": 4096, "global_batch": 8, "microbatches": 2, "offload": ("layer_in",)}
+    model = small(layers=1, embed=4096, mlp=16384, heads=32, kv_heads=16, head_dim=128, gated=False)
+    pod = Slice("v6e", "4x4", num_slices=2)
+    body = simulate(model, plan_of(mesh, rules=NORMS, **given), pod).program.body
+    rings = {op.name for op, _ in flat(body) if "/dx/" in op.name}
+    assert rings
+    assert not [name for name in rings if name.endswith(" (last) (first)")]
 
 
 def test_what_is_on_the_host_is_stacked_nowhere() -> None:
