@@ -128,7 +128,7 @@ def test_the_plans_of_runs_need_the_hbm_that_their_programs_do() -> None:
         for name, compiled in COMPILED_GIB.items()
     }
     assert median(errors.values()) < 0.047
-    assert errors.pop("tr-v6e-gemma3-12b-2x") < 0.225
+    assert errors.pop("tr-v6e-gemma3-12b-2x") < 0.23
     assert max(errors.values()) < 0.13
 
 

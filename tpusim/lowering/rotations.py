@@ -30,13 +30,15 @@ def rotations(entries: Sequence[Entry], buffers: Buffers, sizes: Sizes) -> Itera
     if not any(map(kernel_of, entries)):
         return
     found = [(place, entry) for place, entry in enumerate(entries) if _turns_heads(entry)]
+    joined = False
     for (place, entry), after in zip_longest(found, found[1:]):
         (key,) = entry.writes
         own = buffer_bytes(buffers[key], sizes)
         end = place
-        if after and after[1].phase is entry.phase:
+        if after and after[1].phase is entry.phase and not joined:
             alike = bool(own == buffer_bytes(buffers[after[1].writes[0]], sizes))
             end = after[0] if alike else place
+        joined = end > place
         local = buffers[key].local
         half = sizes.extent(local.dims[-1], local.split().get(local.dims[-1], ())) / 2
         in_f32 = own * (DTYPE_BYTES["f32"] / sizes.itemsize(buffers[key].dtype))
