@@ -74,7 +74,7 @@ def test_the_walk_through_the_design_runs(
     out = capsys.readouterr().out
     assert "events=207" in out
     assert "trips=1284" in out
-    assert "204 events for 1284 loop iterations" in SHOWN["design.md"]
+    assert "207 events for 1284 loop iterations" in SHOWN["design.md"]
     assert (tmp_path / "breakdown.png").stat().st_size
 
 
