@@ -48,7 +48,10 @@ def _with_less(result: PlanResult, step: PlannedStep, fold: bool) -> PlanResult:
 
     Its buffers are placed with the largest first, as those of any step that does not fit in order.
     """
-    again = with_logits_again(result.programs[0]) if len(result.programs) == 1 else None
+    if len(result.programs) > 1:
+        return result
+    wanted = result.hbm_peak_bytes - result.hbm_bytes
+    again = with_logits_again(result.programs[0], wanted)
     if again is None:
         return result
     timeline = run(cost_programs((again,), result.pod, result.placement), fold=fold)

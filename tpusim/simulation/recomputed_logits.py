@@ -4,7 +4,8 @@ Where the head's gradient waits for the layers, the logits are held through thei
 program that would need more than there is multiplies for them again after the layers (4 of 4 with
 heads that are no rings, on v4 over two slices, v6e over two slices and v6e beside copies to the
 host, three of which fit so; none of 3 of the same that need up to 0.95 of what is usable; libtpu
-0.0.42.1).
+0.0.42.1). Plans do so where it can make them fit, and need a little too much where it cannot: the
+verdict is the same, and the second simulation is spared.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tpusim.base.phase import Phase
-from tpusim.program import Collective, Compute, Dep, Flops, Loop, Op, Program, TopOp
+from tpusim.program import Collective, Compute, Dep, Flops, Loop, Number, Op, Program, TopOp
 
 _AGAIN = " (again)"
 _BACKWARD = (Phase.RECOMPUTE, Phase.BACKWARD)
@@ -25,12 +26,18 @@ class _Held(NamedTuple):
     loop: int
     read: int
     tensor: str
+    bytes: Number
 
 
-def with_logits_again(program: Program) -> Program | None:
-    """Return a program that computes the logits again after the layers; None if none are held."""
+def with_logits_again(program: Program, wanted: float) -> Program | None:
+    """Return a program that computes the logits again after the layers.
+
+    wanted: bytes that this has to free.
+
+    None if no logits, or fewer bytes of them, are held.
+    """
     held = _held_logits(program.body)
-    if held is None:
+    if held is None or held.bytes < wanted:
         return None
     body = list(program.body)
     before = max(
@@ -79,7 +86,7 @@ def _held_logits(body: Sequence[TopOp]) -> _Held | None:
             for tensor in made.keys() & {*op.frees}:
                 matmul, nbytes = made[tensor]
                 if nbytes > gradient:
-                    return _Held(matmul, loop, place, tensor)
+                    return _Held(matmul, loop, place, tensor, nbytes)
     return None
 
 

@@ -25,12 +25,16 @@ def names(made: PlanResult) -> list[str]:
     return [op.name for op in made.program.body]
 
 
-@pytest.mark.parametrize(("sequences", "again"), [(16, False), (36, True)])
-def test_only_where_the_step_does_not_fit(sequences: int, again: bool) -> None:
+@pytest.mark.parametrize(
+    ("sequences", "again", "fits"), [(16, False, True), (36, True, True), (120, False, False)]
+)
+def test_only_where_the_step_does_not_fit_and_would(
+    sequences: int, again: bool, fits: bool
+) -> None:
     """The program of 36 sequences needs 27.9 GiB so, and would need 38; of 26, 29.1 without."""
     made = result(sequences)
     assert (AGAIN in names(made)) is again
-    assert made.fits
+    assert made.fits is fits
 
 
 def test_the_logits_are_no_longer_held_through_the_layers() -> None:
