@@ -60,5 +60,5 @@ def hbm(chip: str, *save: str) -> tuple[float, float]:
 def test_a_saved_name_costs_its_stack(chip: str, save: tuple[str, ...], stacks: float) -> None:
     """Less what is not computed again and not held at the peak: a quarter of a stack."""
     plan, program = (one - other for one, other in zip(hbm(chip, *save), hbm(chip), strict=True))
-    assert plan == pytest.approx(stacks * STACK, abs=0.1 * STACK)
+    assert (stacks - 0.25) * STACK <= plan <= (stacks + 0.1) * STACK
     assert program == pytest.approx(plan, abs=0.3 * STACK)

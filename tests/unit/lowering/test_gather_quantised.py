@@ -121,3 +121,15 @@ def test_rings_send_what_they_multiply(dtypes: dict[str, str], sent: str) -> Non
     casts = [op for op, _ in flat(program.body) if op.name == "layer/wi/quantise"]
     assert {op.dtype for op in rings} == {sent}
     assert bool(casts) == (sent == "bf16")
+
+
+@pytest.mark.parametrize("chip", ["v5e", "v6e"])
+def test_gathers_of_one_shard_share_its_quantised_copy(chip: str) -> None:
+    """The input of attention, which is gathered again for the gradients of Q, K and V."""
+    plan = plan_of(
+        {"fsdp": 4, "tensor": 4}, rules={"act_embed": "tensor"}, seq_len=1024, **QUANTISED_FIRST
+    )
+    model = small(embed=1024, mlp=4096, heads=8, vocab=32000)
+    names = [op.name for op, _ in flat(any_program_of(model, plan, Slice(chip, "4x4")).body)]
+    shards = [name for name in names if name.startswith("quantise/bwd/layer/attn_norm int8 over b")]
+    assert shards == ["quantise/bwd/layer/attn_norm int8 over batch+seq"]

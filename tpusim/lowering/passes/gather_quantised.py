@@ -44,13 +44,15 @@ def gather_quantised(
     """Gather activations as their readers multiply them: once for each set of scales, and unscaled.
 
     A gather keeps its place for what its first reader takes; for others there is one more before
-    the first of them. `buffers` takes the quantised shards and the copies.
+    the first of them. Gathers of one shard share its quantised copy. `buffers` takes the quantised
+    shards and the copies.
 
     noise: dtype of the random numbers that round gradients; empty for none.
     """
     gathers: dict[str, CollectiveNode] = {}
     copies: dict[str, dict[_Scales | None, str]] = {}
     result: list[Node] = []
+    made: set[str] = set()
     for place, node in enumerate(nodes):
         if isinstance(node, CollectiveNode) and _gathers_activation(node):
             (key,) = node.writes
@@ -58,7 +60,7 @@ def gather_quantised(
             taken = [_taken(reader, key) for reader in readers]
             if any(taken) and all(isinstance(reader, ComputeNode) for reader in readers):
                 gathers[key], copies[key] = node, {taken[0]: key}
-                result += _gathered(node, taken[0], buffers, noise)
+                result += _gathered(node, taken[0], buffers, noise, made)
                 continue
         for key in dict.fromkeys(key for key in node.reads if key in gathers):
             assert isinstance(node, ComputeNode)
@@ -67,7 +69,8 @@ def gather_quantised(
                 copy = copies[key][scales] = f"{key} {scales or 'unscaled'}"
                 again = replace(gathers[key], name=f"all-gather/{copy}", writes=(copy,))
                 buffers[copy] = replace(buffers[key], dtype=again.dtype)
-                result += _gathered(replace(again, phase=node.phase), scales, buffers, noise)
+                again = replace(again, phase=node.phase)
+                result += _gathered(again, scales, buffers, noise, made)
             copy = copies[key][scales]
             node = replace(node, reads=tuple(copy if read == key else read for read in node.reads))
         result.append(node)
@@ -91,9 +94,16 @@ def _taken(reader: Node, key: str) -> _Scales | None:
 
 
 def _gathered(
-    gather: CollectiveNode, scales: _Scales | None, buffers: dict[str, Buffer], noise: str
+    gather: CollectiveNode,
+    scales: _Scales | None,
+    buffers: dict[str, Buffer],
+    noise: str,
+    made: set[str],
 ) -> list[Node]:
-    """Return the gather; of a scaled tensor, with the pass over the shard before it."""
+    """Return the gather; of a scaled tensor, with the pass over the shard before it.
+
+    made: quantised shards that there are; takes this one.
+    """
     if scales is None:
         return [gather]
     (source,), (copy,) = gather.reads, gather.writes
@@ -105,6 +115,10 @@ def _gathered(
         reads=(source,),
         writes=(key,),
     )
-    buffers[key] = Buffer(local, dtype, CATEGORY)
     buffers[copy] = replace(buffers[copy], dtype=dtype)
-    return [*rounded(cast, noise, buffers), replace(gather, dtype=dtype, reads=(key,))]
+    gather = replace(gather, dtype=dtype, reads=(key,))
+    if key in made:
+        return [gather]
+    made.add(key)
+    buffers[key] = Buffer(local, dtype, CATEGORY)
+    return [*rounded(cast, noise, buffers), gather]
