@@ -106,9 +106,9 @@ def _layout_columns(
     """Yield what layouts depend on besides which axes are larger than one.
 
     Rules leave out axes for which a dimension is too small; whether a device has fewer tokens to
-    look up than a table has rows decides `row_moves`, and whether all have twice
-    as many. Annotations, weights that are updated
-    in parts and norms of groups may depend on more.
+    look up than a table has rows, and whether all have fewer than twice as many, decides
+    `row_moves`. Annotations, weights that are updated in parts and norms of groups may depend on
+    more.
     """
     base = plans.base
     for dim, axes in rule_prefixes(base.sharding, base.compiler.style, graph):

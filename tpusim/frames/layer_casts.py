@@ -105,7 +105,7 @@ def _is_gather_beside_core(op: TopOp) -> bool:
 def _readers(ops: Sequence[TopOp], weight: str, nodes: Iterable[Node]) -> list[int]:
     """Return the places of the operations outside of loops that read a weight's shard, in order.
 
-    None if a loop reads it, or what has no name of its own here: a gather within a ring.
+    Empty if a loop reads it, or something without a name of its own here: a gather within a ring.
     """
     readers = [node for node in nodes if weight in node.reads]
     if any(isinstance(node, LoopNode) for node in readers):

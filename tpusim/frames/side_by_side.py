@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeGuard
 
 from tpusim.base.phase import Phase
 from tpusim.lowering import LAST, names
-from tpusim.program import Collective, Compute, Dep, Loop, Op, Transfer
+from tpusim.program import Collective, Compute, Dep, Loop, Op, Transfer, first_phase
 
 _FIRST = " (first)"
 _RING = "/ring"
@@ -39,7 +39,7 @@ def unrolled(body: Sequence[Op]) -> Unrolled:
     over one layer that fetches from the host that layer alone is left, and is not apart.
     """
     loops = [i for i, op in enumerate(body) if isinstance(op, Loop) and not _is_ring(op)]
-    forward = 1 + max((i for i in loops if _phase_of(body[i]) is Phase.FORWARD), default=-1)
+    forward = 1 + max((i for i in loops if first_phase(body[i]) is Phase.FORWARD), default=-1)
     after = range(forward, len(body))
     back = next((i for i in after if i in loops or body[i].name.endswith(LAST)), forward)
     loop, rest = body[back], tuple(body[back:])
@@ -82,11 +82,6 @@ def _for_all(op: Op, times: int, name: str, shared: Collection[str]) -> Loop:
     return Loop(name=name, trips=times, body=(own,), allocs=once, frees=freed)
 
 
-def _phase_of(op: Op) -> Phase:
-    """Return the phase of an operation, or that of a loop's first one."""
-    return _phase_of(op.body[0]) if isinstance(op, Loop) else op.phase
-
-
 def _fetches(loop: Loop) -> bool:
     """Return True for a loop that fetches from the host: its last iteration stands apart."""
     return any(isinstance(op, Transfer) for op in loop.body)
@@ -98,7 +93,7 @@ def _is_ring(loop: Loop) -> bool:
 
 def _is_early(op: Op) -> bool:
     moves = isinstance(op, Collective) or op.name.startswith("load/")
-    return moves or _phase_of(op) is Phase.RECOMPUTE
+    return moves or first_phase(op) is Phase.RECOMPUTE
 
 
 def _gathers_weight(op: Op) -> TypeGuard[Collective]:

@@ -63,6 +63,11 @@ class _Kernels(NamedTuple):
         )
 
 
+def _tiled(one: Alloc, nbytes: Number) -> Alloc:
+    """Return an allocation with the bytes that it takes in tiles."""
+    return replace(one, bytes=nbytes, padded=one.padded + nbytes - one.bytes)
+
+
 def _matrices(nodes: Sequence[Node]) -> dict[str, tuple[str, str]]:
     """Return what the matmuls of attention through HBM read and write, each with its matrix.
 
@@ -244,14 +249,14 @@ class BufferLifetimes:
         local = self.buffers[key].local
         width = self.sizes.extent(local.dims[-1], local.split().get(local.dims[-1], ()))
         tiled = self.size(key) * (-(-width // LANES) * LANES / width)
-        return replace(one, bytes=tiled, padded=one.padded + tiled - one.bytes)
+        return _tiled(one, tiled)
 
     def _in_tiles(self, one: Alloc, key: str) -> Alloc:
         """Return the allocation of a tensor in the tiles of its matrices."""
         split = self.buffers[key].local.split()
         rows, columns = (self.sizes.extent(d, split.get(d, ())) for d in self._matrices[key])
         tiled = self.size(key) * (matrix_elements(rows, columns) / (rows * columns))
-        return replace(one, bytes=tiled, padded=one.padded + tiled - one.bytes)
+        return _tiled(one, tiled)
 
     def _in_sublanes(self, one: Alloc, key: str) -> Alloc:
         """Return the allocation of an activation with its positions in the sublanes.
@@ -269,7 +274,7 @@ class BufferLifetimes:
         examples, rows = (self.sizes.extent(d, split.get(d, ())) for d in local.dims[:2])
         few = 1 - at_least(examples, LANES // 2 + 1)
         tiled = self.size(key) * (1 + few * (round_up(rows, SUBLANES) / rows - 1))
-        return replace(one, bytes=tiled, padded=one.padded + tiled - one.bytes)
+        return _tiled(one, tiled)
 
     def _as_gradient(self, one: Alloc, key: str) -> Alloc:
         """Return the allocation in the dtype in which gradients are kept for the optimizer."""

@@ -4,12 +4,12 @@ The lowering knows that of the group, and takes the way in it. Where the placeme
 group may have any of several lowerings, and the collective runs in one of their ways.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from tpusim.base.phase import Phase
 from tpusim.graph import Attention, Einsum, Op, is_sequence
 from tpusim.lowering.collective_lowering import Lowering
-from tpusim.partition import CollectiveNode, Purpose, is_across
+from tpusim.partition import CollectiveNode, Node, Purpose, is_across
 from tpusim.program import CollectiveKind, Mode
 
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -24,10 +24,16 @@ def is_of_experts(node: CollectiveNode) -> bool:
     return bool(node.payload.split().get("expert"))
 
 
+def gathers_activation(node: Node) -> TypeGuard[CollectiveNode]:
+    """Return True for a gather of an activation."""
+    if not isinstance(node, CollectiveNode):
+        return False
+    return node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION
+
+
 def is_for_backward(node: CollectiveNode) -> bool:
     """Return True if a collective gathers an activation for the backward pass alone."""
-    gathers = node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION
-    return gathers and node.phase is Phase.BACKWARD
+    return gathers_activation(node) and node.phase is Phase.BACKWARD
 
 
 class Way(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.graph import Remat, is_sequence
 from tpusim.lowering.asked_place import AskedPlace, GroupKey
+from tpusim.lowering.body_entries import UNROLLED_RING
 from tpusim.lowering.collective_choice import REDUCTIONS, is_of_experts
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
@@ -194,6 +195,11 @@ class LoggedBuffers(dict[str, Buffer]):
             del self[key]
         else:
             super().__setitem__(key, buffer)
+
+
+def is_unrolled(decisions: LoweringDecisions, axes: Axes) -> bool:
+    """Return True if a ring over the devices of these axes is written out, and not a loop."""
+    return bool(decisions.sizes.group(axes) <= UNROLLED_RING)
 
 
 class Body:

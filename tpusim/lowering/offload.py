@@ -17,7 +17,7 @@ LAYERS_UNDER_WAY = 2
 """Layers whose copies are in HBM at a time: the one that is computed and the one that moves."""
 
 NO_LOOP = 2
-"""Iterations of a backward pass of which no loop is left, as the last one stands after it."""
+"""Iterations of a backward pass of which no loop is left, as the first or last stands apart."""
 
 LAST = " (last)"
 FIRST = " (first)"

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 
 from tpusim.graph import LAYER_IN, is_sequence
 from tpusim.lowering.decisions import BodyChoices
+from tpusim.lowering.offload import NO_LOOP
 from tpusim.lowering.op_work import Buffers, buffer_bytes
 from tpusim.partition import LoopNode, Sizes, is_across
 from tpusim.program import Alloc, Collective, Compute, Number, Op, VectorWork
-
-_NO_LOOP = 2
-"""Layers of which no loop is left once the first one is taken out."""
 
 
 def copied_stacks(
@@ -26,7 +24,7 @@ def copied_stacks(
     remat = choices.remat
     saves_more = remat.policy != "full" or remat.save or remat.offload
     crosses = any(isinstance(op, Collective) and is_across(op.axes) for op in body)
-    if saves_more or not crosses or loop_node.scan.trips <= _NO_LOOP or loop_node.scan.unrolled:
+    if saves_more or not crosses or loop_node.scan.trips <= NO_LOOP or loop_node.scan.unrolled:
         return ()
     pairs = zip(loop_node.scan.loads, loop_node.loads, strict=True)
     inputs = [key for tensor, key in pairs if tensor.short == LAYER_IN]

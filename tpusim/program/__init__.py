@@ -41,6 +41,7 @@ from tpusim.program.ops import TopOp as TopOp
 from tpusim.program.ops import Transfer as Transfer
 from tpusim.program.ops import TransferKind as TransferKind
 from tpusim.program.ops import WaitOp as WaitOp
+from tpusim.program.ops import first_phase as first_phase
 from tpusim.program.ops import walk_allocs as walk_allocs
 from tpusim.program.ops import walk_ops as walk_ops
 from tpusim.program.pipeline_schedule import CHART_COLUMNS as CHART_COLUMNS

@@ -282,6 +282,11 @@ TopOp: TypeAlias = Op | Call
 """An operation of a program's own body."""
 
 
+def first_phase(op: Op) -> Phase:
+    """Return the phase of an operation, or that of a loop's first one."""
+    return first_phase(op.body[0]) if isinstance(op, Loop) else op.phase
+
+
 def walk_ops(
     body: Iterable[TopOp], segments: Iterable[Segment] = (), times: int = 1
 ) -> Iterator[tuple[Single, int]]:

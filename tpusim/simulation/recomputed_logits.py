@@ -13,7 +13,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tpusim.base.phase import Phase
-from tpusim.program import Collective, Compute, Dep, Flops, Loop, Number, Op, Program, TopOp
+from tpusim.program import (
+    Collective,
+    Compute,
+    Dep,
+    Flops,
+    Loop,
+    Number,
+    Program,
+    TopOp,
+    first_phase,
+)
 
 _AGAIN = " (again)"
 _BACKWARD = (Phase.RECOMPUTE, Phase.BACKWARD)
@@ -91,8 +101,4 @@ def _held_logits(body: Sequence[TopOp]) -> _Held | None:
 
 
 def _runs_backward(op: TopOp) -> bool:
-    return isinstance(op, Loop) and not op.name.endswith("/ring") and _phase(op) in _BACKWARD
-
-
-def _phase(op: Op) -> Phase:
-    return _phase(op.body[0]) if isinstance(op, Loop) else op.phase
+    return isinstance(op, Loop) and not op.name.endswith("/ring") and first_phase(op) in _BACKWARD

@@ -7,16 +7,14 @@ from typing import TypeGuard
 from tpusim.base.phase import Phase
 from tpusim.graph import Attention, Einsum
 from tpusim.lowering.body_entries import (
-    UNROLLED_RING,
     CollectiveMatmul,
     Entry,
     PlannedCollective,
     with_readers,
 )
 from tpusim.lowering.collective_choice import is_for_backward
-from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.decisions import Body, is_unrolled
 from tpusim.partition import ComputeNode, is_across
-from tpusim.plan import Axes
 from tpusim.program import Mode
 
 
@@ -73,11 +71,7 @@ def _is_for_weight(entry: Entry, body: Body) -> bool:
     if not isinstance(compute.op, Einsum) or compute.op.outputs[0].primal not in body.weights:
         return False
     ring = entry.collective.axes if isinstance(entry, CollectiveMatmul) else ()
-    return body.ask(_is_unrolled, ring)
-
-
-def _is_unrolled(decisions: LoweringDecisions, axes: Axes) -> bool:
-    return bool(decisions.sizes.group(axes) <= UNROLLED_RING)
+    return body.ask(is_unrolled, ring)
 
 
 def _started_ahead(entries: Sequence[Entry], body: Body) -> list[Entry]:

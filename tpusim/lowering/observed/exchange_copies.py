@@ -5,8 +5,9 @@ the received pieces in the order of the senders. A matmul has its tensors in the
 dimensions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
@@ -51,7 +52,7 @@ def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         by_sort = not sorted_keys.isdisjoint((*collective.reads, *collective.writes))
         sides = _of_sort(collective, buffers) if by_sort else _of_matmuls(collective, body)
         name = "sort" if by_sort else "relayout"
-        result.extend(copied(entry, lambda _, sides=sides: sides, name, buffers))  # type: ignore[misc]
+        result.extend(copied(entry, (sides,), name, buffers))
     return result
 
 
@@ -65,7 +66,7 @@ def copy_head_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
     result: list[Entry] = []
     for entry in entries:
         if _exchanges_heads(entry):
-            result.extend(copied(entry, lambda _: (False, True), "turn", body.buffers))
+            result.extend(copied(entry, repeat((False, True)), "turn", body.buffers))
         else:
             result.append(entry)
     return result
@@ -86,9 +87,9 @@ def copy_row_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         if not (isinstance(entry, PlannedCollective) and _exchanged_dims(entry)):
             result.append(entry)
         elif not made.isdisjoint(entry.reads):
-            result.extend(copied(entry, lambda _: (False, True), "rows", body.buffers))
+            result.extend(copied(entry, repeat((False, True)), "rows", body.buffers))
         elif not added.isdisjoint(entry.writes):
-            result.extend(copied(entry, lambda _: (True, True), "rows", body.buffers))
+            result.extend(copied(entry, repeat((True, True)), "rows", body.buffers))
         else:
             result.append(entry)
     return result
@@ -138,22 +139,21 @@ def _of_sort(collective: CollectiveNode, buffers: Mapping[str, Buffer]) -> tuple
 
 def copied(
     entry: PlannedCollective,
-    sides: Callable[[CollectiveNode], tuple[bool, bool]],
+    sides: Iterable[tuple[bool, bool]],
     name: str,
     buffers: dict[str, Buffer],
 ) -> tuple[Entry, ...]:
     """Return a collective with passes through HBM before and after it.
 
-    sides: whether each of its tensors is copied before it, and after it.
+    sides: for each of its tensors, whether it is copied before it, and after it.
 
     The copies are added to `buffers`.
     """
     before: list[Entry] = []
     after: list[Entry] = []
     moved: list[CollectiveNode] = []
-    for collective in entry.collectives:
+    for collective, (copies, turns) in zip(entry.collectives, sides, strict=False):
         (source,), (made,) = collective.reads, collective.writes
-        copies, turns = sides(collective)
         sent = _copy_of(source, name, "sent", buffers) if copies else source
         came = _copy_of(made, name, "as it came", buffers) if turns else made
         moved.append(replace(collective, reads=(sent,), writes=(came,)))

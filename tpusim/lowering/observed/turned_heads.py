@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tpusim.graph import Einsum, plain_dim
-from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul, Entry
-from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.body_entries import CollectiveMatmul, Entry
+from tpusim.lowering.decisions import Body, LoweringDecisions, is_unrolled
 from tpusim.lowering.observed.exchange_copies import turned_copy
 from tpusim.plan import Axes
 
@@ -50,5 +50,4 @@ def _of_table(entry: Entry) -> bool:
 
 
 def _is_turned(decisions: LoweringDecisions, axes: Axes) -> bool:
-    rolled = bool(decisions.sizes.group(axes) > UNROLLED_RING)
-    return rolled and decisions.chip.generation not in _AS_IT_IS
+    return not is_unrolled(decisions, axes) and decisions.chip.generation not in _AS_IT_IS

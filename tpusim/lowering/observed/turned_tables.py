@@ -1,7 +1,6 @@
 """Tables whose shards have few columns: their words are in the lanes, whole and in parts."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from tpusim.graph import Gather, Scatter
 from tpusim.lowering.body_entries import Entry, PlannedCollective
@@ -40,8 +39,9 @@ def turn_tables(entries: Sequence[Entry], body: Body) -> list[Entry]:
         if not isinstance(entry, PlannedCollective):
             result.append(entry)
             continue
-        turned = partial(sides, by_sum=entry.algorithm == CollectiveKind.ALL_REDUCE)
-        moves = any(any(turned(collective)) for collective in entry.collectives)
+        by_sum = entry.algorithm == CollectiveKind.ALL_REDUCE
+        turned = [sides(collective, by_sum) for collective in entry.collectives]
+        moves = any(map(any, turned))
         result.extend(copied(entry, turned, "turn", body.buffers) if moves else (entry,))
     return result
 

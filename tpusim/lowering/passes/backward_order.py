@@ -27,6 +27,7 @@ from tpusim.lowering.body_entries import (
     PlannedCollective,
     with_readers,
 )
+from tpusim.lowering.collective_choice import gathers_activation
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.layer_peak import holds_at_most
@@ -35,7 +36,6 @@ from tpusim.lowering.passes.fuse_collectives import matmuls_for
 from tpusim.lowering.passes.moved_inputs import (
     SAVES_PRODUCTS,
     follows_a_sum,
-    gathers_activation,
     gathers_gradient,
     has_kernel,
     is_added_to,
@@ -150,10 +150,8 @@ def head_gradient_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
     result = list(entries)
     last = max((i for i, entry in enumerate(entries) if isinstance(entry, LoopNode)), default=0)
     for place in sorted(_unread_before(entries[: last + 1])):
-        entry = entries[place]
-        at = result.index(entry)
-        same = (i for i, other in enumerate(result[:at]) if _multiplies_same(other, entry))
-        result.insert(next(same, at), result.pop(at))
+        if _is_own_matmul(entries[place]):
+            _move_before_input(result, entries[place])
     return result
 
 
@@ -169,10 +167,15 @@ def _rings_of_head_first(entries: Sequence[Entry], body: Body) -> list[Entry]:
             continue
         if not body.ask(is_loop, ring.collective):
             continue
-        at = result.index(ring)
-        same = (i for i, one in enumerate(result[:at]) if _reads_first(one, ring.reads[0]))
-        result.insert(next(same, at), result.pop(at))
+        _move_before_input(result, ring)
     return result
+
+
+def _move_before_input(entries: list[Entry], matmul: Entry) -> None:
+    """Move a matmul for a gradient before the first one of its own with the same first operand."""
+    at = entries.index(matmul)
+    same = (i for i, one in enumerate(entries[:at]) if _reads_first(one, matmul.reads[0]))
+    entries.insert(next(same, at), entries.pop(at))
 
 
 def _is_of_words(ring: CollectiveMatmul) -> bool:
@@ -180,19 +183,15 @@ def _is_of_words(ring: CollectiveMatmul) -> bool:
 
 
 def _reads_first(entry: Entry, key: str) -> bool:
-    matmul = isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)
-    return matmul and entry.reads[0] == key
+    return _is_own_matmul(entry) and entry.reads[0] == key
+
+
+def _is_own_matmul(entry: Entry) -> bool:
+    return isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)
 
 
 def _multiplies_for_weights_first(decisions: LoweringDecisions) -> bool:
     return decisions.chip.generation == "v5e"
-
-
-def _multiplies_same(one: Entry, other: Entry) -> bool:
-    """Return True for two matmuls of their own with the same first operand."""
-    both = one, other
-    multiply = all(isinstance(e, ComputeNode) and isinstance(e.op, Einsum) for e in both)
-    return multiply and one.reads[0] == other.reads[0]
 
 
 def rings_after_layers(entries: Sequence[Entry], body: Body) -> list[Entry]:
@@ -304,7 +303,7 @@ def _waits_for_nothing(entry: Entry, body: Body) -> bool:
     """Return True if layers hold no more than the gathered weight that is gone when they begin.
 
     What a matmul for a gradient reads is then held through them without a higher peak. So the head
-    waits in 6 of 7 compiled plans over `fsdp`, `data` or both whose layers hold 0.24 to 0.98 of the
+    waits in 7 of 8 compiled plans over `fsdp`, `data` or both whose layers hold 0.24 to 0.98 of the
     gathered head, and in none of 20 whose layers hold 1.3 to 26 times as much (v2 to v6e; libtpu
     0.0.42.1). It does not on v5e, where it is multiplied first, beside `tensor`, where it is the
     embedding, and where its reduction runs beside the core.

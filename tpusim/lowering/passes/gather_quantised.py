@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpusim.graph import Einsum, Tensor
+from tpusim.lowering.collective_choice import gathers_activation
 from tpusim.lowering.operand_dtypes import is_quantised, quantisation
 from tpusim.lowering.passes.quantise import CATEGORY, operands, rounded
-from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Node, Purpose
-from tpusim.program import CollectiveKind
+from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def gather_quantised(
     result: list[Node] = []
     made: set[str] = set()
     for place, node in enumerate(nodes):
-        if isinstance(node, CollectiveNode) and _gathers_activation(node):
+        if gathers_activation(node):
             (key,) = node.writes
             readers = [other for other in nodes[place:] if key in other.reads]
             taken = [_taken(reader, key) for reader in readers]
@@ -75,10 +75,6 @@ def gather_quantised(
             node = replace(node, reads=tuple(copy if read == key else read for read in node.reads))
         result.append(node)
     return result
-
-
-def _gathers_activation(node: CollectiveNode) -> bool:
-    return node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION
 
 
 def _taken(reader: Node, key: str) -> _Scales | None:

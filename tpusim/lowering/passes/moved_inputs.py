@@ -9,8 +9,8 @@ from tpusim.lowering.body_entries import (
     Entry,
     PlannedCollective,
 )
-from tpusim.lowering.collective_choice import REDUCTIONS
-from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.collective_choice import REDUCTIONS, gathers_activation
+from tpusim.lowering.decisions import Body, LoweringDecisions, is_unrolled
 from tpusim.partition import CollectiveNode, ComputeNode, LoopNode, Node, Purpose, is_across
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
@@ -30,7 +30,7 @@ def runs_beside_sum(entry: Entry, body: Body) -> bool:
         return False
     over = [c.axes for c in body.collectives if entry.writes[0] in c.reads]
     apart = any(is_across(collective.axes) for collective in body.collectives)
-    if apart or len(over) != 1 or not body.ask(_is_few, over[0]):
+    if apart or len(over) != 1 or not body.ask(is_unrolled, over[0]):
         return False
     return _sums_for_input(entry, body)
 
@@ -56,10 +56,6 @@ def _sums_for_input(compute: ComputeNode, body: Body) -> bool:
     return any(c.kind in REDUCTIONS and c.maker == other for c in summed)
 
 
-def _is_few(decisions: LoweringDecisions, axes: Axes) -> bool:
-    return bool(decisions.sizes.group(axes) <= UNROLLED_RING)
-
-
 def gathers_gradient(entries: Sequence[Entry], body: Body) -> bool:
     """Return True if what a loop, the first entry, leaves is gathered beside the head's gradient.
 
@@ -78,7 +74,7 @@ def gathers_gradient(entries: Sequence[Entry], body: Body) -> bool:
 
 def is_loop(decisions: LoweringDecisions, collective: CollectiveNode) -> bool:
     """Return True if a ring over the devices of a collective is a loop, and not written out."""
-    return bool(decisions.sizes.group(collective.axes) > UNROLLED_RING)
+    return not is_unrolled(decisions, collective.axes)
 
 
 def is_gathered_along_result(compute: ComputeNode, body: Body) -> bool:
@@ -121,14 +117,12 @@ def with_gathers(kept: Sequence[Node], late: Sequence[Node]) -> list[Node]:
 
 def has_kernel(nodes: Sequence[Node]) -> bool:
     """Return True if attention is a kernel in some node."""
-    return any(isinstance(node, ComputeNode) and isinstance(node.op, Attention) for node in nodes)
+    return any(map(is_kernel, nodes))
 
 
-def gathers_activation(node: Node) -> bool:
-    """Return True for a gather of an activation."""
-    if not isinstance(node, CollectiveNode):
-        return False
-    return node.kind is CollectiveKind.ALL_GATHER and node.purpose is Purpose.ACTIVATION
+def is_kernel(node: Node) -> bool:
+    """Return True for an attention kernel."""
+    return isinstance(node, ComputeNode) and isinstance(node.op, Attention)
 
 
 def shards_one_sequence(ring: CollectiveMatmul, body: Body) -> bool:

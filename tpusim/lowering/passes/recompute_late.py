@@ -8,8 +8,8 @@ computed again between the two, and what they leave is not alive beside the MLP'
 from collections.abc import Sequence
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Attention
-from tpusim.partition import ComputeNode, Node
+from tpusim.lowering.passes.moved_inputs import is_kernel
+from tpusim.partition import Node
 
 
 def recompute_late(nodes: Sequence[Node]) -> list[Node]:
@@ -19,7 +19,7 @@ def recompute_late(nodes: Sequence[Node]) -> list[Node]:
     so do those whose recomputation is needed before.
     """
     needed = _needed(nodes)
-    kernels = [place for place, node in enumerate(nodes) if _attends(node)]
+    kernels = [place for place, node in enumerate(nodes) if is_kernel(node)]
     backward = [place for place in kernels if nodes[place].phase is Phase.BACKWARD]
     if len(backward) != 1:
         return list(nodes)
@@ -51,7 +51,3 @@ def _needed(nodes: Sequence[Node]) -> dict[int, int]:
         for key in node.reads:
             readers[key] = min(first, readers.get(key, first))
     return found
-
-
-def _attends(node: Node) -> bool:
-    return isinstance(node, ComputeNode) and isinstance(node.op, Attention)
