@@ -4,9 +4,11 @@ from . import models as models
 from . import xla as xla
 from .base.errors import TpusimError as TpusimError
 from .bounds import bound as bound
+from .calibration import calibrate as calibrate
 from .compiler_check import PlanCheck as PlanCheck
 from .compiler_check import check as check
 from .export import export_jax as export_jax
+from .hardware import Calibration as Calibration
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice
 from .hardware import load_chip as load_chip
