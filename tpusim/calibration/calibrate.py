@@ -1,6 +1,6 @@
 """Calibrate: factors of the chip's costs from a user's own profiles and measured runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import exp, sqrt
@@ -32,6 +32,10 @@ ODDS = 0.9
 
 ROUNDS = 2
 """Simulations with better factors each, as what hides behind what changes with them."""
+
+VAGUE, ALIKE = 0.9, -0.6
+"""Share of the expected spread that is hardly less, and correlation of what is hard to tell apart.
+"""
 
 LEAST_SHARE = 0.01
 """A row counts for a factor if that is so much of its time."""
@@ -136,13 +140,15 @@ def _learnt(sources: Sequence[Source]) -> Calibration:
         found = estimate(from_one, spreads, least)
         trial = Trial(tuple(found.mean.tolist()))
     steps = sum(group == STEPS for group in rows.groups)
+    factors = tuple(_factors(found, rows, least))
     return Calibration(
         chip=chip.generation,
-        factors=tuple(_factors(found, rows, least)),
+        factors=factors,
         runs=steps,
         operations=len(rows) - steps,
         spread=_left_over(from_one, found),
-        notes=tuple(_notes(found)),
+        notes=tuple(_notes(found, dict(factors), spreads)),
+        steps=tuple(each.left_over(trial) for each in sources if isinstance(each, MeasuredStep)),
     )
 
 
@@ -163,10 +169,24 @@ def _left_over(rows: Rows, found: Estimate) -> float:
     return sqrt(float(np.average(left**2, weights=rows.weights)))
 
 
-def _notes(found: Estimate) -> Iterable[str]:
-    for name, held in zip(FACTORS, found.held, strict=True):
-        if held:
+def _notes(found: Estimate, counted: Mapping[str, Factor], spreads: Floats) -> Iterable[str]:
+    for at, name in enumerate(FACTORS):
+        if found.held[at]:
             yield (
                 f"{name} is clipped at its physical bound: what was measured would need more than "
                 "the peak"
             )
+    spread = np.sqrt(np.diag(found.covariance))
+    vague = [
+        name
+        for at, name in enumerate(FACTORS)
+        if name in counted and not found.held[at] and spread[at] > VAGUE * spreads[at]
+    ]
+    if vague:
+        yield f"hardly anything was learnt of {', '.join(vague)}: intervals are what is usual"
+    for at, name in enumerate(FACTORS):
+        for by, other in enumerate(FACTORS[:at]):
+            if {name, other} <= counted.keys() and spread[at] * spread[by] > 0:
+                together = found.covariance[at, by] / (spread[at] * spread[by])
+                if together < ALIKE:
+                    yield f"{other} and {name} are hard to tell apart: one may be what the other is"

@@ -1,7 +1,7 @@
 """Measured steps as rows: each run beside its simulation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import log
 
 import numpy as np
@@ -55,3 +55,10 @@ class MeasuredStep:
             grown[0, FACTORS.index(name)] = log(longer.step_time_s / first.step_time_s)
         ratio = np.array([log(self.step_s / first.step_time_s)])
         return Rows(ratio, grown / trial.STEP, (STEPS,), np.ones(1))
+
+    def left_over(self, trial: Trial) -> tuple[tuple[str, str | float | bool], ...]:
+        """Return the features of the run under these factors, and the residual that is left."""
+        run = self.run
+        found = simulate(run.model, run.plan, trial.pod(run.pod), input=run.input)
+        facts = asdict(found.features) | {"residual": log(self.step_s / found.step_time_s)}
+        return tuple(facts.items())

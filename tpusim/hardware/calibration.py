@@ -7,7 +7,7 @@ A factor multiplies a time: 1.1 means that it takes 1.1 times as long as the chi
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,7 @@ class Calibration:
     runs, operations: measured steps, and operations of profiles.
     spread: standard deviation of the logarithm of measured over predicted time that is left.
     notes: what was clipped or left out, in sentences.
+    steps: the features of each measured run, and the `residual` that the factors leave over.
     name: of its file; empty before it is saved.
     """
 
@@ -85,6 +86,7 @@ class Calibration:
     operations: int = 0
     spread: float = 0.0
     notes: tuple[str, ...] = ()
+    steps: tuple[tuple[tuple[str, str | float | bool], ...], ...] = field(default=(), repr=False)
     name: str = ""
 
     def factor(self, name: str) -> Factor:
@@ -142,6 +144,8 @@ def calibration_text(found: Calibration) -> str:
     for name, factor in found.factors:
         values = (f"{key} = {_toml(getattr(factor, key))}" for key in _FACTOR_KEYS)
         lines += ["", f"[factors.{name}]", *values]
+    for step in found.steps:
+        lines += ["", "[[steps]]", *(f"{key} = {_toml(value)}" for key, value in step)]
     return "\n".join(lines) + "\n"
 
 
@@ -155,13 +159,16 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         plain = value.replace("\\", "/").replace('"', "'")
         return f'"{"".join(each for each in plain if each.isprintable())}"'
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _read(found: Mapping[str, Any], name: str) -> Calibration:
+    known = (*_KEYS, "factors", "steps")
     for key in found:
-        if key not in (*_KEYS, "factors"):
-            raise FileError(f"unknown key {key!r}; {nearest(key, (*_KEYS, 'factors'))}")
+        if key not in known:
+            raise FileError(f"unknown key {key!r}; {nearest(key, known)}")
     tables = found.get("factors")
     if not isinstance(tables, dict) or not isinstance(found.get("chip"), str):
         raise FileError(f"no chip and no table [factors]; give {WANTED}")
@@ -175,6 +182,7 @@ def _read(found: Mapping[str, Any], name: str) -> Calibration:
         name=name,
         learnt_from=texts["learnt_from"],
         notes=texts["notes"],
+        steps=_steps(found.get("steps", [])),
         runs=int(numbers["runs"]),
         operations=int(numbers["operations"]),
         spread=numbers["spread"],
@@ -186,6 +194,14 @@ def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise FileError(f"{key} is {shown(value)}; write a list of texts")
     return tuple(value)
+
+
+def _steps(given: Any) -> tuple[tuple[tuple[str, str | float | bool], ...], ...]:
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise FileError(f"steps is {shown(given)}; write a table [[steps]] for each run")
+    if any(not isinstance(v, str | float | int) for each in given for v in each.values()):
+        raise FileError("a table [[steps]] has a list or a table in it; write texts and numbers")
+    return tuple(tuple(each.items()) for each in given)
 
 
 def _number(found: Mapping[str, Any], key: str) -> float:
