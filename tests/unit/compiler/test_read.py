@@ -82,8 +82,12 @@ def test_a_proto_has_the_devices_that_it_is_assigned_to():
     plain = gzip.decompress(REAL.read_bytes())
     proto = jaxlib.hlo.hlo_module_from_text(plain.decode()).as_serialized_hlo_module_proto()
     assert read_module(proto).devices == 1
-    for replicas, partitions in ((1, 4), (2, 4), (1, 256)):
+    for replicas, partitions in ((1, 4), (2, 2), (1, 256)):
         counts = b"\x08" + _varint(replicas) + b"\x10" + _varint(partitions)
+        for each in range(partitions):
+            ids = b"".join(_varint(each * replicas + replica) for replica in range(replicas))
+            ids = b"\n" + _varint(len(ids)) + ids
+            counts += b"\x1a" + _varint(len(ids)) + ids
         found = read_module(proto + b"\x7a" + _varint(len(counts)) + counts)
         assert (found.devices, found.replicas) == (replicas * partitions, replicas)
     for broken in (b"\x7a", b"\x7a\x05\x08", b"\x78\x04", b"\x7a\x04\x08\x00\x10\x04"):
