@@ -8,7 +8,7 @@ from typing import Any
 from attention_rows import attention
 from collective_rows import collective
 from convolution_rows import convolution
-from hlo_rows import hlo_line
+from hlo_rows import HLO_LINE, hlo_line, whole_line
 from matmul_rows import matmul
 from step_rows import step_category
 
@@ -34,8 +34,9 @@ class Measured:
     @classmethod
     def of(cls, row: Mapping[str, Any], lines: Sequence[tuple[str, float]]) -> "Measured":
         """Return a row of the table, joined to the whole line that a profile has for it."""
+        line = whole_line(str(row.get("params", "")), float(row["measured_us"]), lines)
         names = ("id", "chip", "slice", "kind", "params", "software")
-        return cls(**{name: str(row.get(name, "")) for name in names})
+        return cls(line=line, **{name: str(row.get(name, "")) for name in names})
 
     @property
     def host_timed(self) -> bool:
@@ -60,6 +61,8 @@ FUNCTIONS: tuple[tuple[str, Callable[[Any], float]], ...] = (
 
 def seconds_of(measured: Measured) -> float:
     """Return the predicted seconds of a row. Raise ValueError if it cannot be read."""
+    if HLO_LINE.search(measured.params):
+        return hlo_line(measured)
     for kind, function in FUNCTIONS:
         if re.fullmatch(kind, measured.kind):
             return function(measured)

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from rows import Measured, seconds_of
 
+from tpusim.base.errors import TpusimError
 from tpusim.profiles import read_profile
 
 COLUMNS = ("id", "chip", "slice", "kind", "params", "measured_us", "software")
@@ -51,11 +52,11 @@ def _hlo_lines(path: Path) -> Iterator[tuple[str, float]]:
 
 def _predicted(row: dict[str, Any], lines: list[tuple[str, float]]) -> dict[str, Any]:
     """Return a row with its prediction, ratio and error; or with why there is none."""
-    measured = Measured.of(row, lines)
     facts = {name: row[name] for name in COLUMNS if name in row}
+    measured = Measured.of(row, lines)
     try:
         seconds = seconds_of(measured)
-    except (ValueError, KeyError, NotImplementedError) as error:
+    except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError, NotImplementedError) as error:
         return {**facts, "group": measured.group, "note": f"no prediction: {error}"}
     ratio = row["measured_us"] / (seconds * 1e6)
     return {
