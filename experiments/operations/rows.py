@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attention_rows import attention
@@ -21,6 +22,7 @@ class Measured:
 
     params: the shapes, as the kind has them.
     line: the whole HLO line, of a row that a profile has been joined to; else "".
+    programs: HLO files, one of which may be the program of a step.
     """
 
     id: str
@@ -30,13 +32,20 @@ class Measured:
     params: str
     software: str
     line: str = ""
+    programs: tuple[Path, ...] = ()
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], lines: Sequence[tuple[str, float]]) -> "Measured":
+    def of(
+        cls,
+        row: Mapping[str, Any],
+        lines: Sequence[tuple[str, float]],
+        programs: Sequence[Path] = (),
+    ) -> "Measured":
         """Return a row of the table, joined to the whole line that a profile has for it."""
         line = whole_line(str(row.get("params", "")), float(row["measured_us"]), lines)
         names = ("id", "chip", "slice", "kind", "params", "software")
-        return cls(line=line, **{name: str(row.get(name, "")) for name in names})
+        facts = {name: str(row.get(name, "")) for name in names}
+        return cls(line=line, programs=tuple(programs), **facts)
 
     @property
     def host_timed(self) -> bool:
