@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,7 +11,7 @@ from assumed_bodies import text_of, with_body
 from tpusim.compiler.hlo.instruction_line import InstructionLine, read_instruction
 from tpusim.compiler.hlo.module import HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_OPCODES
-from tpusim.compiler.hlo.shapes import HBM_SPACE, Shape
+from tpusim.compiler.hlo.shapes import HBM_SPACE
 from tpusim.compiler.to_program.collectives import movement_of
 from tpusim.compiler.work.instruction_work import instruction_work
 from tpusim.costs import collective_seconds, work_seconds
@@ -69,9 +69,7 @@ def completed(line: InstructionLine, facts: dict[str, str]) -> InstructionLine:
     operands = list(line.operands)
     for name, space in (("hbm", HBM_SPACE), ("vmem", ON_CHIP)):
         known = sum(
-            shape.bytes
-            for shape in (*shown, *line.instruction.arrays)
-            if shape.space == space
+            shape.bytes for shape in (*shown, *line.instruction.arrays) if shape.space == space
         )
         missing = float(facts.get(name, 0)) * MB - known
         for _ in range(round(missing / largest.bytes) if missing > 0 else 0):
@@ -113,9 +111,7 @@ def _collective(module: HloModule, instruction: Instruction, chip: Chip) -> floa
     size = movement.groups.size if movement.groups else chip.devices
     pod = Slice(chip, "2x2x1")
     spans = tuple(_spans(size, chip))
-    return float(
-        collective_seconds(movement.collective, movement.bytes, spans, chip, pod.topology)
-    )
+    return float(collective_seconds(movement.collective, movement.bytes, spans, chip, pod.topology))
 
 
 def _spans(size: int, chip: Chip) -> Iterator[Span]:

@@ -61,10 +61,9 @@ def _hlo_lines(path: Path) -> Iterator[tuple[str, float]]:
 def _predicted(row: dict[str, Any], measured: Measured) -> dict[str, Any]:
     """Return a row with its prediction, ratio and error; or with why there is none."""
     facts = {name: row[name] for name in COLUMNS if name in row}
-    measured = Measured.of(row, lines)
     try:
         seconds = seconds_of(measured)
-    except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError, NotImplementedError) as error:
+    except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         return {**facts, "group": measured.group, "note": f"no prediction: {error}"}
     ratio = row["measured_us"] / (seconds * 1e6)
     return {
