@@ -67,7 +67,7 @@ def ten_steps(seed: int) -> tuple[dict[str, float], list[SimulationRun]]:
 @cache
 def _program(path: Path, pod: Slice) -> ProfiledSteps:
     translated = translate_compiled(Compiled(name="step", data=path.read_bytes()), pod)
-    return ProfiledSteps({}, {}, translated.program, translated.pod, translated.placement)
+    return ProfiledSteps({}, translated.program, translated.pod, translated.placement)
 
 
 def ten_profiled_steps(seed: int, path: Path, pod: Slice) -> tuple[dict[str, float], ProfiledSteps]:
@@ -83,4 +83,4 @@ def ten_profiled_steps(seed: int, path: Path, pod: Slice) -> tuple[dict[str, flo
         * float(np.exp(rng.normal(0, KERNEL_NOISE)) * np.exp(rng.normal(0, NOISE, 10)).mean())
         for name, seconds in exact.items()
     }
-    return truth, replace(about, measured=measured, totals=dict(measured))
+    return truth, replace(about, measured=measured)

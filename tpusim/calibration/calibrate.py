@@ -21,11 +21,14 @@ from tpusim.runfile import SimulationRun, read_run
 if TYPE_CHECKING:
     from tpusim.profiles import Profile
 
-SPREADS = {"matmul": 0.05, "hbm": 0.1, "host": 0.3}
+SPREADS = {"matmul": 0.03, "hbm": 0.1, "host": 0.25}
 OTHER_SPREAD = 0.15
-"""Standard deviations of the factors' logarithms that are expected before anything is measured:
-those that explain best what runs of one family and chip have in common (maximum likelihood on the
-measured runs of `tests/measured/runs`, rounded; experiments/own_calibration)."""
+"""Standard deviations of the factors' logarithms that are expected before anything is measured.
+
+Of steps they are those that explain best what runs of one family and chip have in common (maximum
+likelihood on the measured runs, rounded; experiments/own_calibration): constants such as that of
+matmuls come from steps, which so are known better than single operations. Of operations all have
+the second one."""
 
 ODDS = 0.9
 """The probability with which all intervals hold the truth at once."""
@@ -86,8 +89,8 @@ def calibrate(
             f"{one[1]} is of {one[0]}, and {other[1]} of {other[0]}; calibrate each chip by itself"
         )
     names = tuple(dict.fromkeys(name for name, _ in found))
-    learnt = _learnt([each for _, each in found])
-    return replace(learnt, learnt_from=names, date=date or f"{datetime.now(UTC):%Y-%m-%d}")
+    made = learnt_from([each for _, each in found])
+    return replace(made, learnt_from=names, date=date or f"{datetime.now(UTC):%Y-%m-%d}")
 
 
 def _flat(sources: "Iterable[Given | Iterable[Given]]") -> Iterable[Given]:
@@ -127,11 +130,15 @@ def _profiled(given: "str | Path | Profile", pod: Slice | str | None) -> tuple[s
     return profile.name, ProfiledSteps.of(profile, pod)
 
 
-def _learnt(sources: Sequence[Source]) -> Calibration:
-    """Return the calibration: rows at the factors found so far, until they are right."""
+def learnt_from(sources: Sequence[Source]) -> Calibration:
+    """Return the calibration of what was measured on one chip, without names and date.
+
+    The rows are made anew with the factors that they gave.
+    """
     chip = sources[0].chip
     least = np.log([least_factor(name, chip.costs) for name in FACTORS])
-    spreads = np.array([SPREADS.get(name, OTHER_SPREAD) for name in FACTORS])
+    known = SPREADS if all(isinstance(each, MeasuredStep) for each in sources) else {}
+    spreads = np.array([known.get(name, OTHER_SPREAD) for name in FACTORS])
     trial, asked = Trial(), list(FACTORS)
     for _ in range(ROUNDS):
         rows = Rows.joined([source.rows(trial, asked) for source in sources])

@@ -1,6 +1,6 @@
-"""Profiled operations as rows: each instruction beside the cost of its replay."""
+"""Profiled operations as rows: each instruction beside its time in the replay."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,12 +9,14 @@ import numpy as np
 from tpusim.base.errors import FileError, blame
 from tpusim.calibration.estimate import Floats, Rows
 from tpusim.calibration.trial import Trial
-from tpusim.costs import CORE, Task, TaskLoop, TopTask, alone_seconds, cost_program
+from tpusim.costs import CORE, cost_program
+from tpusim.engine import run
 from tpusim.hardware import FACTORS, Chip, Placement, Slice, load_chip, parse_slice
 from tpusim.hardware.legality import default_shape
 from tpusim.profiles import Profile
 from tpusim.profiles.profile import PS
 from tpusim.program import Program
+from tpusim.results import core_records, operation_of
 
 if TYPE_CHECKING:
     from tpusim.compiler import Compiled
@@ -24,19 +26,17 @@ COLLECTIVE = "collective"
 """Groups of operations whose errors have one scale."""
 
 LEAST_S = 1e-6
-"""Seconds of an operation of a step, all executions together, from which it counts."""
+"""Seconds of an instruction in a step, all executions together, from which it counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledSteps:
-    """The instructions of a profiled program: seconds of an execution, and what predicts them.
+    """The instructions of a profiled program, and what predicts them.
 
-    measured: mean seconds of one execution, by instruction.
-    totals: seconds of all its executions in a step.
+    measured: the core's seconds of a step, by instruction: a mean of all steps and devices.
     """
 
     measured: Mapping[str, float]
-    totals: Mapping[str, float]
     program: Program
     pod: Slice
     placement: Placement
@@ -71,8 +71,7 @@ class ProfiledSteps:
                     f"the profile is of {chip.generation}, and the slice {translated.pod} is not; "
                     "give the slice that it was taken on"
                 )
-        measured, totals = _measured(profile)
-        return cls(measured, totals, translated.program, translated.pod, translated.placement)
+        return cls(_measured(profile), translated.program, translated.pod, translated.placement)
 
     @property
     def chip(self) -> Chip:
@@ -90,26 +89,19 @@ class ProfiledSteps:
             grown[:, FACTORS.index(factor)] = np.log([longer[name][0] for name in names]) - base
         ratios = np.log([self.measured[name] for name in names]) - base
         groups = tuple(predicted[name][1] for name in names)
-        weights = _weights(groups, np.array([self.totals[name] for name in names]))
+        weights = _weights(groups, np.array([self.measured[name] for name in names]))
         return Rows(ratios, grown / trial.STEP, groups, weights)
 
     def _predicted(self, trial: Trial) -> dict[str, tuple[float, str]]:
-        """Return seconds alone on the device and the kind of work, by instruction."""
-        costed = cost_program(self.program, trial.pod(self.pod), self.placement)
-        links, found = dict(costed.links), dict[str, tuple[float, str]]()
-        for task in _tasks(costed.body):
-            name = task.name.partition("/")[0]
-            kind = task.label if task.label in KINDS else COLLECTIVE
-            found[name] = found.get(name, (0.0, ""))[0] + alone_seconds(task, links), kind
+        """Return the core's seconds of a replayed step and the kind of work, by instruction."""
+        timeline = run([cost_program(self.program, trial.pod(self.pod), self.placement)])
+        found: dict[str, tuple[float, str]] = {}
+        for record in core_records(timeline):
+            if record.stream == CORE:
+                name = operation_of(record)
+                kind = record.label if record.label in KINDS else COLLECTIVE
+                found[name] = found.get(name, (0.0, ""))[0] + PS * record.total_ps, kind
         return found
-
-
-def _tasks(body: Iterable[TopTask]) -> Iterator[Task]:
-    for op in body:
-        if isinstance(op, TaskLoop):
-            yield from _tasks(op.body)
-        elif isinstance(op, Task) and op.stream == CORE:
-            yield op
 
 
 def _usual_slice(compiled: "Compiled", chip: Chip) -> Slice:
@@ -120,16 +112,13 @@ def _usual_slice(compiled: "Compiled", chip: Chip) -> Slice:
     return Slice(chip, default_shape(chip.slice_rules, -(-devices // chip.devices)))
 
 
-def _measured(profile: Profile) -> tuple[dict[str, float], dict[str, float]]:
-    """Return mean seconds of an execution of each instruction, and its seconds of a step."""
+def _measured(profile: Profile) -> dict[str, float]:
+    """Return the core's mean seconds of a step by instruction, without waits."""
     table = profile.operations
     core = table[(table["program"] == profile.main) & ~table["asynchronous"] & ~table["wait"]]
     steps = max(int((profile.steps["program"] == profile.main).sum()), 1)
-    found = core.groupby("instruction", observed=True)["self_ps"].agg(["mean", "sum"]) * PS
-    found = found[(found["mean"] > 0) & (found["sum"] >= LEAST_S * steps)]
-    names = [str(name) for name in found.index]
-    means, totals = found["mean"].tolist(), (found["sum"] / steps).tolist()
-    return dict(zip(names, means, strict=True)), dict(zip(names, totals, strict=True))
+    found = core.groupby("instruction", observed=True)["self_ps"].sum() * (PS / steps)
+    return {str(name): float(seconds) for name, seconds in found.items() if seconds >= LEAST_S}
 
 
 def _weights(groups: Sequence[str], totals: Floats) -> Floats:

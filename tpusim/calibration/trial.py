@@ -28,7 +28,7 @@ class Trial:
         made = tuple(
             (name, Factor(each, each, each)) for name, each in factors.items() if each != 1
         )
-        return chip.calibrated(Calibration(chip=chip.generation, factors=made))
+        return chip.calibrated(Calibration(chip=chip.generation, factors=made, name="a trial"))
 
     def pod(self, pod: Slice) -> Slice:
         """Return a slice of such chips."""

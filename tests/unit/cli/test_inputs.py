@@ -15,7 +15,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "replay": ("IT", "--slice", "v5e:2x2"),
     "compile": ("IT", "--slice", "v5e:2x2"),
     **dict.fromkeys(("simulate", "advise", "train", "check", "export", "sweep"), ("IT",)),
-    **dict.fromkeys(("search", "scaling", "validate", "input-rate"), ("IT",)),
+    **dict.fromkeys(("search", "scaling", "validate", "calibrate", "input-rate"), ("IT",)),
 }
 """The arguments of each command that reads files."""
 OTHERS = ("models", "chips")
