@@ -82,11 +82,13 @@ def calibrate(
         raise FileError(
             "nothing to calibrate on; give profiles, or run files with a section [measured]"
         )
-    chips = {each.chip.generation: name for name, each in reversed(found)}
+    chips: dict[str, str] = {}
+    for name, each in found:
+        chips.setdefault(each.chip.generation, name)
     if len(chips) > 1:
-        one, other = list(chips.items())[:2]
+        (one, first), (other, second) = list(chips.items())[:2]
         raise FileError(
-            f"{one[1]} is of {one[0]}, and {other[1]} of {other[0]}; calibrate each chip by itself"
+            f"{first} is of {one}, and {second} of {other}; calibrate each chip by itself"
         )
     names = tuple(dict.fromkeys(name for name, _ in found))
     made = learnt_from([each for _, each in found])

@@ -79,7 +79,10 @@ class ProfiledSteps:
         return self.pod.chip
 
     def rows(self, trial: Trial, factors: Sequence[str]) -> Rows:
-        """Return a row for each instruction that both sides have, weighted by its time."""
+        """Return a row for each instruction that both sides have, weighted by its time.
+
+        groups of rows: the kinds of work, whose errors have scales of their own.
+        """
         predicted = self._predicted(trial)
         names = [name for name in self.measured if predicted.get(name, (0.0, ""))[0] > 0]
         base = np.log([predicted[name][0] for name in names])
@@ -89,8 +92,7 @@ class ProfiledSteps:
             grown[:, FACTORS.index(factor)] = np.log([longer[name][0] for name in names]) - base
         ratios = np.log([self.measured[name] for name in names]) - base
         groups = tuple(predicted[name][1] for name in names)
-        weights = _weights(groups, np.array([self.measured[name] for name in names]))
-        return Rows(ratios, grown / trial.STEP, groups, weights)
+        return Rows(ratios, grown / trial.STEP, groups, _weights(groups, np.exp(base)))
 
     def _predicted(self, trial: Trial) -> dict[str, tuple[float, str]]:
         """Return the core's seconds of a replayed step and the kind of work, by instruction."""
@@ -125,6 +127,8 @@ def _weights(groups: Sequence[str], totals: Floats) -> Floats:
     """Return weights in proportion to time that sum to the number of operations that they are like.
 
     Of n weights w it is `(sum w)^2 / sum w^2` (Kish, "Survey Sampling", 11.7).
+
+    totals: predicted seconds; with measured ones, what is too slow would count more.
     """
     weights = np.ones(len(groups))
     names = np.array(groups)

@@ -169,9 +169,9 @@ def _read(found: Mapping[str, Any], name: str) -> Calibration:
     for key in found:
         if key not in known:
             raise FileError(f"unknown key {key!r}; {nearest(key, known)}")
-    tables = found.get("factors")
+    tables = found.get("factors", {})
     if not isinstance(tables, dict) or not isinstance(found.get("chip"), str):
-        raise FileError(f"no chip and no table [factors]; give {WANTED}")
+        raise FileError(f"no chip or no table [factors]; give {WANTED}")
     factors = tuple((kind, _factor(kind, tables[kind])) for kind in tables)
     texts = {key: _texts(found, key) for key in ("learnt_from", "notes")}
     numbers = {key: _number(found, key) for key in ("runs", "operations", "spread")}

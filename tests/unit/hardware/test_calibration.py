@@ -58,7 +58,7 @@ def test_it_prints_as_a_table() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no chip and no table [factors]; give a file that `tpusim calibrate` wrote"),
+        ("", "no chip or no table [factors]; give a file that `tpusim calibrate` wrote"),
         ("[slice]", "unknown key 'slice'"),
         ("x = ", "not valid TOML"),
         ('chip = "v5p"\n[factors.matmull]\nvalue = 1', "unknown factor 'matmull'; did you mean"),
