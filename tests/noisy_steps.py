@@ -9,7 +9,7 @@ import numpy as np
 
 import tpusim as ts
 from tpusim.calibration.profiled_steps import ProfiledSteps
-from tpusim.calibration.trial import Trial
+from tpusim.calibration.trial import TrialFactors
 from tpusim.compiler import Compiled, translate_compiled
 from tpusim.hardware import FACTORS, Slice, least_factor, load_chip
 from tpusim.runfile import Measured, SimulationRun
@@ -47,8 +47,8 @@ def true_factors(seed: int, spread: float = 0.12) -> dict[str, float]:
     }
 
 
-def trial_of(truth: Mapping[str, float]) -> Trial:
-    return Trial(tuple(float(np.log(truth.get(name, 1.0))) for name in FACTORS))
+def trial_of(truth: Mapping[str, float]) -> TrialFactors:
+    return TrialFactors(tuple(float(np.log(truth.get(name, 1.0))) for name in FACTORS))
 
 
 def ten_steps(seed: int) -> tuple[dict[str, float], list[SimulationRun]]:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from itertools import combinations, islice
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 import tpusim as ts
-from tpusim.accuracy import RunFeatures
+from tpusim.accuracy import MeasuredErrors, Residual, RunFeatures, residuals
+from tpusim.accuracy.residuals import OWN
 from tpusim.hardware import Calibration
 from tpusim.runfile import SimulationRun
 from tpusim.validation.measured_runs import measured_runs
@@ -34,8 +36,45 @@ def main() -> None:
     found = by_family(table)
     found.to_csv(arguments.out / "families.csv", float_format="%.5g")
     print(found.to_string(float_format="{:.2f}".format))
-    better = found["after"] < found["before"]
-    print(f"\n{better.sum()} of {len(found)} families are better, by the mean error")
+    print(f"\n{better(found)}, by the mean error")
+    for name, one in ranges(table).groupby("range"):
+        print(
+            f"range {name}: holds {one['inside'].mean():.1%} of the families' runs, "
+            f"half-width {one['half_width'].mean():.1%} (means of families)"
+        )
+
+
+def better(found: pd.DataFrame) -> str:
+    """Return how many families have a smaller mean error, in words."""
+    less = found["after"] < found["before"]
+    return f"{less.sum()} of {len(found)} families are better"
+
+
+def ranges(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how the ranges of the others do, without and with the calibration's runs in them.
+
+    The runs of the family are in neither, but for those of the calibration.
+    """
+    family = dict(zip(table["run"], table["family"], strict=True))
+    rows = []
+    for (name, learnt), group in table.groupby(["family", "learnt_from"]):
+        left = [row for row in residuals() if family.get(row.id) != name]
+        own = [residual(row) for row in group[group["learnt"]].to_dict("records")]
+        kinds = {"before": MeasuredErrors(left), "after": MeasuredErrors([*left, *own])}
+        for other in group[~group["learnt"]].to_dict("records"):
+            for when, errors in kinds.items():
+                found = errors.range(residual(other).features)
+                inside = log(found.low) <= other[when] <= log(found.high)
+                rows.append((name, learnt, when, inside, found.half_width))
+    heads = ["family", "learnt_from", "range", "inside", "half_width"]
+    means = pd.DataFrame(rows, columns=heads).groupby(["family", "range"])
+    return means[["inside", "half_width"]].mean().reset_index()
+
+
+def residual(row: dict[str, Any]) -> Residual:
+    """Return a run as a calibration leaves it over."""
+    features = RunFeatures(**{name: row[name] for name in RunFeatures.__dataclass_fields__})
+    return Residual(row["run"], OWN, features, row["after"])
 
 
 def pairs(folder: Path, most: int) -> Iterator[dict[str, object]]:
@@ -51,7 +90,7 @@ def pairs(folder: Path, most: int) -> Iterator[dict[str, object]]:
                 continue
             made = ts.calibrate(list(some))
             for run in runs:
-                (after, features) = ratio(run, made)
+                after, features = ratio(run, made)
                 yield {
                     "family": family,
                     "chip": chip,

@@ -6,7 +6,7 @@ from extent import seeds
 from noisy_steps import PLANS, POD, trial_of, true_factors
 
 from tpusim import Plan, bound, explain_collectives, simulate
-from tpusim.calibration.trial import Trial
+from tpusim.calibration.trial import TrialFactors
 from tpusim.hardware import FACTORS, Slice
 
 
@@ -68,7 +68,7 @@ def test_hops_have_the_factor_too() -> None:
 
 def test_a_trial_of_ones_is_the_chip_itself() -> None:
     model, plan = plan_of(2)
-    assert simulate(model, plan, Trial().pod(POD)).step_time_s == pytest.approx(
+    assert simulate(model, plan, TrialFactors().pod(POD)).step_time_s == pytest.approx(
         simulate(model, plan, POD).step_time_s, rel=1e-12
     )
-    assert np.exp(Trial().longer("hbm").logs[FACTORS.index("hbm")]) > 1
+    assert np.exp(TrialFactors().longer("hbm").logs[FACTORS.index("hbm")]) > 1

@@ -12,9 +12,9 @@ import numpy as np
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError
 from tpusim.base.shown_value import shown
-from tpusim.calibration.estimate import Estimate, Floats, Rows, estimate
+from tpusim.calibration.estimate import FactorEstimate, Floats, Rows, estimate
 from tpusim.calibration.measured_steps import STEPS, MeasuredStep
-from tpusim.calibration.trial import Trial
+from tpusim.calibration.trial import TrialFactors
 from tpusim.hardware import FACTORS, Calibration, Chip, Factor, Slice, least_factor
 from tpusim.runfile import SimulationRun, read_run
 
@@ -53,7 +53,7 @@ class Source(Protocol):
     def chip(self) -> Chip:
         """The chip as it is in the catalogue."""
 
-    def rows(self, trial: Trial, factors: Sequence[str]) -> Rows:
+    def rows(self, trial: TrialFactors, factors: Sequence[str]) -> Rows:
         """Return what was measured beside what is predicted with factors on trial.
 
         factors: those whose elasticities are asked for; the others' are 0.
@@ -141,13 +141,13 @@ def learnt_from(sources: Sequence[Source]) -> Calibration:
     least = np.log([least_factor(name, chip.costs) for name in FACTORS])
     known = SPREADS if all(isinstance(each, MeasuredStep) for each in sources) else {}
     spreads = np.array([known.get(name, OTHER_SPREAD) for name in FACTORS])
-    trial, asked = Trial(), list(FACTORS)
+    trial, asked = TrialFactors(), list(FACTORS)
     for _ in range(ROUNDS):
         rows = Rows.joined([source.rows(trial, asked) for source in sources])
         asked = [name for at, name in enumerate(FACTORS) if rows.elasticities[:, at].any()]
         from_one = replace(rows, ratios=rows.ratios + rows.elasticities @ np.array(trial.logs))
         found = estimate(from_one, spreads, least)
-        trial = Trial(tuple(found.mean.tolist()))
+        trial = TrialFactors(tuple(found.mean.tolist()))
     steps = sum(group == STEPS for group in rows.groups)
     factors = tuple(_factors(found, rows, least))
     return Calibration(
@@ -161,7 +161,7 @@ def learnt_from(sources: Sequence[Source]) -> Calibration:
     )
 
 
-def _factors(found: Estimate, rows: Rows, least: Floats) -> Iterable[tuple[str, Factor]]:
+def _factors(found: FactorEstimate, rows: Rows, least: Floats) -> Iterable[tuple[str, Factor]]:
     """Yield the factors of which something was measured."""
     counts = (np.abs(rows.elasticities) > LEAST_SHARE).sum(axis=0)
     learnt = int((counts > 0).sum())
@@ -173,12 +173,12 @@ def _factors(found: Estimate, rows: Rows, least: Floats) -> Iterable[tuple[str, 
             yield name, Factor(exp(found.mean[at]), exp(low), exp(high), int(counts[at]))
 
 
-def _left_over(rows: Rows, found: Estimate) -> float:
+def _left_over(rows: Rows, found: FactorEstimate) -> float:
     left = rows.ratios - rows.elasticities @ found.mean
     return sqrt(float(np.average(left**2, weights=rows.weights)))
 
 
-def _notes(found: Estimate, counted: Mapping[str, Factor], spreads: Floats) -> Iterable[str]:
+def _notes(found: FactorEstimate, counted: Mapping[str, Factor], spreads: Floats) -> Iterable[str]:
     for at, name in enumerate(FACTORS):
         if found.held[at]:
             yield (

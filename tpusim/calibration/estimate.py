@@ -63,7 +63,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class FactorEstimate:
     """Logarithms of factors: their mean, covariance, and the scale of each group's errors.
 
     held: True for a factor that is at its physical bound, with the variance that it has alone.
@@ -87,7 +87,7 @@ class Estimate:
         return float(wide * np.sqrt(self.covariance[at, at]))
 
 
-def estimate(rows: Rows, spreads: Floats, least: Floats) -> Estimate:
+def estimate(rows: Rows, spreads: Floats, least: Floats) -> FactorEstimate:
     """Return the factors' logarithms that explain the rows.
 
     spreads: expected standard deviation of each.
@@ -102,7 +102,9 @@ def estimate(rows: Rows, spreads: Floats, least: Floats) -> Estimate:
         held |= beyond
 
 
-def _with_held(rows: Rows, spreads: Floats, fixed: Floats, held: NDArray[np.bool_]) -> Estimate:
+def _with_held(
+    rows: Rows, spreads: Floats, fixed: Floats, held: NDArray[np.bool_]
+) -> FactorEstimate:
     """Return the estimate where some factors are held at given values."""
     free = ~held
     design = rows.elasticities[:, free]
@@ -130,7 +132,7 @@ def _with_held(rows: Rows, spreads: Floats, fixed: Floats, held: NDArray[np.bool
     known = (rows.weights / scale2[group]) @ rows.elasticities**2
     spread[held, held] = 1 / (known[held] + 1 / spreads[held] ** 2)
     scales = dict(zip(names, np.sqrt(scale2).tolist(), strict=True))
-    return Estimate(whole, spread, scales, held, _alike(rows, scale2[group]))
+    return FactorEstimate(whole, spread, scales, held, _alike(rows, scale2[group]))
 
 
 def _alike(rows: Rows, scale2: Floats) -> Floats:

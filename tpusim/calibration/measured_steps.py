@@ -8,7 +8,7 @@ import numpy as np
 
 from tpusim.base.errors import FileError
 from tpusim.calibration.estimate import Rows
-from tpusim.calibration.trial import Trial
+from tpusim.calibration.trial import TrialFactors
 from tpusim.hardware import FACTORS, Chip
 from tpusim.runfile import SimulationRun
 from tpusim.simulation import simulate
@@ -43,7 +43,7 @@ class MeasuredStep:
         """The chip of the slice."""
         return self.run.pod.chip
 
-    def rows(self, trial: Trial, factors: Sequence[str]) -> Rows:
+    def rows(self, trial: TrialFactors, factors: Sequence[str]) -> Rows:
         """Return the row of the step: its ratio, and elasticities by finite differences."""
         run = self.run
         first = simulate(run.model, run.plan, trial.pod(run.pod), input=run.input)
@@ -56,7 +56,7 @@ class MeasuredStep:
         ratio = np.array([log(self.step_s / first.step_time_s)])
         return Rows(ratio, grown / trial.STEP, (STEPS,), np.ones(1))
 
-    def left_over(self, trial: Trial) -> tuple[tuple[str, str | float | bool], ...]:
+    def left_over(self, trial: TrialFactors) -> tuple[tuple[str, str | float | bool], ...]:
         """Return the features of the run under these factors, and the residual that is left."""
         run = self.run
         found = simulate(run.model, run.plan, trial.pod(run.pod), input=run.input)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tpusim.base.errors import FileError, blame
 from tpusim.calibration.estimate import Floats, Rows
-from tpusim.calibration.trial import Trial
+from tpusim.calibration.trial import TrialFactors
 from tpusim.costs import CORE, cost_program
 from tpusim.engine import run
 from tpusim.hardware import FACTORS, Chip, Placement, Slice, load_chip, parse_slice
@@ -78,7 +78,7 @@ class ProfiledSteps:
         """The chip of the slice."""
         return self.pod.chip
 
-    def rows(self, trial: Trial, factors: Sequence[str]) -> Rows:
+    def rows(self, trial: TrialFactors, factors: Sequence[str]) -> Rows:
         """Return a row for each instruction that both sides have, weighted by its time.
 
         groups of rows: the kinds of work, whose errors have scales of their own.
@@ -94,7 +94,7 @@ class ProfiledSteps:
         groups = tuple(predicted[name][1] for name in names)
         return Rows(ratios, grown / trial.STEP, groups, _weights(groups, np.exp(base)))
 
-    def _predicted(self, trial: Trial) -> dict[str, tuple[float, str]]:
+    def _predicted(self, trial: TrialFactors) -> dict[str, tuple[float, str]]:
         """Return the core's seconds of a replayed step and the kind of work, by instruction."""
         timeline = run([cost_program(self.program, trial.pod(self.pod), self.placement)])
         found: dict[str, tuple[float, str]] = {}

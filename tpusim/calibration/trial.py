@@ -8,7 +8,7 @@ from tpusim.hardware import FACTORS, Calibration, Chip, Factor, Slice
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialFactors:
     """Logarithms of factors, in the order of `FACTORS`, for the chips of one generation."""
 
     STEP: ClassVar[float] = 0.02
@@ -16,11 +16,11 @@ class Trial:
 
     logs: tuple[float, ...] = (0.0,) * len(FACTORS)
 
-    def longer(self, name: str) -> "Trial":
+    def longer(self, name: str) -> "TrialFactors":
         """Return the trial with one factor larger by `STEP`."""
         at = FACTORS.index(name)
         grown = (value + self.STEP * (place == at) for place, value in enumerate(self.logs))
-        return Trial(tuple(grown))
+        return TrialFactors(tuple(grown))
 
     def chip(self, chip: Chip) -> Chip:
         """Return a chip with the factors."""

@@ -9,16 +9,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpusim.base.errors import FileError, blame, nearest
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import path_of, read_text, write_file
 from tpusim.base.text_table import padded
 from tpusim.base.value_checks import is_number
-
-if TYPE_CHECKING:
-    from tpusim.hardware.chip import CostConstants
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 """Collectives that have a factor of their own, as HLO names them."""
@@ -232,20 +229,22 @@ def _factor(name: str, table: Any) -> Factor:
     return Factor(value, low, high, int(table.get("count", 0)))
 
 
-def least_factor(name: str, costs: "CostConstants") -> float:
+def least_factor(name: str, costs: Any) -> float:
     """Return the factor at which work reaches its physical bound.
 
     Matrix and vector units and HBM reach their peak, the links of a collective theirs.
+
+    costs: the `CostConstants` of a chip without a calibration.
     """
     if name in COLLECTIVES:
-        return costs.ici_efficiency
+        return float(costs.ici_efficiency)
     if name == "matmul":
-        return costs.matmul_in_step * costs.matmul_efficiency
+        return float(costs.matmul_in_step * costs.matmul_efficiency)
     shares = [getattr(costs, key) for key in EFFICIENCIES.get(name, ())]
     return max(shares, default=1 / MOST)
 
 
-def calibrated_costs(costs: "CostConstants", found: Calibration) -> dict[str, Any]:
+def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
     """Return the constants that a calibration changes; none goes beyond a physical bound."""
     changes: dict[str, Any] = {}
     bounded = {name: max(each.value, least_factor(name, costs)) for name, each in found.factors}
