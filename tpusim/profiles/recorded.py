@@ -161,7 +161,7 @@ _SPARSE_LINES = {"Sparse Core Ops": "asynchronous", "XLA Ops": "asynchronous"}
 
 _SEGMENTS = r"(?:[\w.@+~%-]+(?: [\w.@+~%-]+)*[\\/]+)"
 _PATH = re.compile(rf"(?<![\w)\]>}}.*])(?:[A-Za-z]:[\\/]+{_SEGMENTS}*|[~\\/]+{_SEGMENTS}+)")
-_FILE = re.compile(r"(file=|\bfile:)(\"?)[^\"\s]*[\\/]")
+_FILE = re.compile(r"(file=|\bfile:)(\"?)[^\"\s]{0,1000}[\\/]")
 _CODE = re.compile(r"[A-Za-z0-9+/=]{300,}")
 
 
