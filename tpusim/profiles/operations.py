@@ -99,11 +99,12 @@ def _nested(starts: np.ndarray, durations: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _facts(kinds: Sequence[About], codes: np.ndarray) -> pd.DataFrame:
     """Return the columns that all events of an operation share. codes: the kind of each row."""
+    shapes = [_shape(kind) for kind in kinds]
     texts = {
         "instruction": [kind.instruction for kind in kinds],
         "category": [kind.category or opcode(kind.text) for kind in kinds],
-        "shape": [_shape(kind.text)[0] for kind in kinds],
-        "spaces": [_shape(kind.text)[1] for kind in kinds],
+        "shape": [shape for shape, _ in shapes],
+        "spaces": [spaces for _, spaces in shapes],
         "source": [kind.source for kind in kinds],
         "scope": [kind.scope for kind in kinds],
         "text": [kind.text for kind in kinds],
@@ -142,12 +143,12 @@ def is_loop(kind: About) -> bool:
     return (kind.category or opcode(kind.text) or kind.instruction.partition(".")[0]) == "while"
 
 
-def _shape(text: str) -> tuple[str, str]:
+def _shape(kind: About) -> tuple[str, str]:
     """Return the shapes of an operation's results, and the memories that they are in."""
-    line = text.partition(" = ")[2]
+    line = kind.text.partition(" = ")[2]
     end = _OPCODE.search(line)
     try:
-        arrays = flatten_shape(parse_shape(line[: end.start()] if end else ""))
+        arrays = flatten_shape(parse_shape(line[: end.start()] if end else kind.shape))
     except (ValueError, IndexError, AttributeError, TypeError, RecursionError):
         return "", ""
     names = {HBM_SPACE: "HBM", HOST_SPACE: "host"}
