@@ -2,9 +2,9 @@
 
     python experiments/benchmarks/large_profile.py [MEGABYTES]
 
-writes each into a temporary folder, reads it in a process of its own, and prints seconds, those of CPU,
-and peak memory (Linux). Events are as those of real files: seven statistics each in an XSpace, and 870
-characters in a trace, of which gzip leaves a twelfth.
+writes each into a temporary folder, reads it in a process of its own, and prints seconds, those of
+CPU among them, and peak memory (Linux). Events are as those of real files: seven statistics each in
+an XSpace, and 870 characters in a trace, of which gzip leaves a twelfth.
 """
 
 import gzip
