@@ -142,6 +142,7 @@ ESTIMATED: Mapping[str, tuple[str, ...]] = {
 """Fitted to compiler estimates and microbenchmarks, by the chips whose files say so."""
 
 PROFILED: Mapping[str, tuple[str, ...]] = {
+    "ici_efficiency": ("v2",),
     "hbm_efficiency": ("v2",),
     "hbm_read": ("v2",),
     "matmul_efficiency": ("v2",),

@@ -30,6 +30,7 @@ class Measured:
     kind: str
     params: str
     software: str
+    source: str = ""
     line: str = ""
     bytes: float = 0.0
     flops: float = 0.0
@@ -37,7 +38,7 @@ class Measured:
     @classmethod
     def of(cls, row: Mapping[str, Any], lines: Sequence[tuple[str, float]]) -> "Measured":
         """Return a row of the table, joined to the whole line that a profile has for it."""
-        names = ("id", "chip", "slice", "kind", "params", "software")
+        names = ("id", "chip", "slice", "kind", "params", "software", "source")
         moved = re.search(r"xprof (\d+\.?\d*) GB/s", str(row.get("params", "")))
         computed = _number(row, "measured_rate") if row.get("unit") == "TFLOP/s" else 0.0
         seconds = _number(row, "measured_us") / 1e6
