@@ -2,7 +2,11 @@
 
 from typing import Any
 
+from vision_step_rows import is_vision, vision_step
+
 
 def step_category(measured: Any) -> float:
     """Return the predicted seconds of a row."""
+    if is_vision(measured.params):
+        return vision_step(measured)
     raise NotImplementedError("step_category")
