@@ -1,0 +1,7 @@
+"""Diagnoses: where a profiled step differs from its prediction."""
+
+from tpusim.diagnosis.diagnose import diagnose
+from tpusim.diagnosis.diagnosis import Diagnosis
+from tpusim.diagnosis.finding import Finding
+
+__all__ = ["Diagnosis", "Finding", "diagnose"]

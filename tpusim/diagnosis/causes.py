@@ -1,0 +1,148 @@
+"""The causes of a difference: groups of operations, each slower or faster by one factor.
+
+A difference is spread over thousands of operations. A cause is a group of them (a kind, a resource,
+the collectives over an axis, a single operation) with one factor on their predicted times, the
+weighted median of measured over predicted; for collectives, whose waits follow from all that runs
+beside them, one sum. What it explains is by how much it lessens the sum of absolute differences
+(L1). The cause that explains most is taken first, then the one that explains most of what is left.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tpusim.base.units import format_seconds
+from tpusim.diagnosis.alignment import TIMES
+from tpusim.diagnosis.finding import Finding, more
+from tpusim.diagnosis.kinds import COLLECTIVES, WAITS
+from tpusim.profiles.profile import PS
+
+MOST_CAUSES = 8
+LEAST_OF_STEP = 0.002
+"""Causes that are looked for, and the least that one explains, as a fraction of the step."""
+
+NEARLY = 0.9
+"""A smaller group is the cause where it explains this fraction of what the best one does."""
+
+HIDDEN = 0.02
+"""The fraction of a collective's exposed time that still counts as hidden."""
+
+_PLURALS = {"matmul": "matmuls", "vector": "vector operations", "attention": "attention kernels",
+            "kernel": "kernels", "convolution": "convolutions"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Operations that may have one cause. rows: their places in the table of units."""
+
+    kind: str
+    words: str
+    rows: np.ndarray
+    factor: bool
+
+
+def causes(units: pd.DataFrame, step_ps: int, difference_ps: int) -> Iterator[Finding]:
+    """Yield what the difference of two steps comes from, the largest first.
+
+    units: one row per operation, or part that both steps have, with its name as index, and `kind`,
+        `axis`, `bound`, `line` and the times.
+    """
+    measured, predicted, left = (units[name].to_numpy(float) for name in TIMES)
+    left, groups = left.copy(), list(_groups(units))
+    least = LEAST_OF_STEP * step_ps
+    for _ in range(MOST_CAUSES):
+        effects = [_effect(group, left, predicted) for group in groups]
+        explained = [_explained(group, left, each) for group, each in zip(groups, effects)]
+        best = max(explained, default=0.0)
+        if best < least:
+            return
+        enough = [at for at, each in enumerate(explained) if each >= NEARLY * best]
+        at = min(enough, key=lambda at: (len(groups[at].rows), -explained[at]))
+        group, effect = groups[at], effects[at]
+        total = (measured[group.rows].sum(), predicted[group.rows].sum())
+        yield _finding(group, units, total, float(effect.sum()), difference_ps)
+        left[group.rows] -= effect
+
+
+def _groups(units: pd.DataFrame) -> Iterator[_Group]:
+    """Yield each operation alone, and those of a kind, a resource, and an axis together."""
+    places = np.arange(len(units))
+    for at, name in enumerate(units.index):
+        yield _Group("operation", str(name), places[at : at + 1], False)
+    work = ~units["kind"].isin(WAITS)
+    for kind, mine in units[work].groupby("kind"):
+        yield _Group(str(kind), _PLURALS.get(str(kind), str(kind)), _at(units, mine), True)
+    for bound, mine in units[work & (units["bound"] != "")].groupby("bound"):
+        yield _Group(str(bound), f"operations bound by {bound}", _at(units, mine), True)
+    moving = units[units["kind"].isin(COLLECTIVES)]
+    for axis, mine in moving[moving["axis"] != ""].groupby("axis"):
+        yield _Group(f"axis {axis}", f"collectives over {axis}", _at(units, mine), False)
+    for kind, mine in moving.groupby("kind"):
+        yield _Group(str(kind), f"{kind}s", _at(units, mine), False)
+
+
+def _at(units: pd.DataFrame, mine: pd.DataFrame) -> np.ndarray:
+    return np.asarray(units.index.get_indexer(mine.index))
+
+
+def _effect(group: _Group, left: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return what a group's cause adds to each of its operations."""
+    own, base = left[group.rows], predicted[group.rows]
+    if not group.factor:
+        return own if len(own) == 1 or abs(own.sum()) > 0.5 * np.abs(own).sum() else 0 * own
+    known = base > 0
+    if not known.any():
+        return 0 * own
+    ratios = own[known] / base[known]
+    order = np.argsort(ratios)
+    weights = np.cumsum(base[known][order])
+    return float(ratios[order][np.searchsorted(weights, weights[-1] / 2)]) * base
+
+
+def _explained(group: _Group, left: np.ndarray, effect: np.ndarray) -> float:
+    own = left[group.rows]
+    if not group.factor:
+        return float(abs(effect.sum()))
+    return float(np.abs(own).sum() - np.abs(own - effect).sum())
+
+
+def _finding(
+    group: _Group, units: pd.DataFrame, total: tuple[float, float], effect: float, whole: float
+) -> Finding:
+    measured, predicted = total
+    if group.kind == "operation":
+        text = _operation(units.iloc[group.rows[0]], group.words, measured, predicted, effect)
+    elif not group.factor:
+        text = f"{group.words} {_exposed(measured, predicted)}"
+    else:
+        ratio = measured / predicted
+        text = f"{group.words} take {ratio:.2f} times the prediction: {more(effect)}"
+    if whole * effect > 0 and abs(effect) < 0.995 * abs(whole):
+        text += f", of {more(whole)}"
+    return Finding(group.kind, round(effect), text)
+
+
+def _operation(
+    row: pd.Series, name: str, measured: float, predicted: float, effect: float
+) -> str:
+    line = "" if not row["line"] or row["line"] in name else f" ({row['line']})"
+    what = f"{row['kind']} `{name}`{line}"
+    if row["kind"] in COLLECTIVES and predicted:
+        return f"{what} {_exposed(measured, predicted)}"
+    if not predicted:
+        took = format_seconds(measured * PS)
+        return f"{what} takes {took}, which is not predicted"
+    if not measured:
+        return f"{what} is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+    return f"{what} takes {measured / predicted:.2f} times the prediction: {more(effect)}"
+
+
+def _exposed(measured: float, predicted: float) -> str:
+    took = f"exposed for {format_seconds(measured * PS)}"
+    if predicted <= HIDDEN * measured:
+        return f"{took}, predicted hidden"
+    if measured <= HIDDEN * predicted:
+        return f"hidden, predicted exposed for {format_seconds(predicted * PS)}"
+    return f"{took}, predicted {format_seconds(predicted * PS)}"
