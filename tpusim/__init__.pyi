@@ -13,6 +13,8 @@ from .hardware import load_chip as load_chip
 from .maxtext import from_maxtext as from_maxtext
 from .plan import Input as Input
 from .plan import Plan as Plan
+from .profiles import Profile as Profile
+from .profiles import read_profile as read_profile
 from .report import Comparison as Comparison
 from .report import compare as compare
 from .report import plot as plot

@@ -26,8 +26,7 @@ class Profile(ShortRepr):
     kind: the devices as the profiler states them, such as `TPU v6 Lite`; empty if unknown.
     chip: the name of their chip, as a run file has it; empty if unknown.
     clock_hz: of their arrays, from the peak that the profiler states; 0 if unknown.
-    operations: one row per operation and device, with the columns of
-        [the guide](../../docs/user_guide.md#a-profile).
+    operations: one row per operation and device; `docs/profiles.md` has its columns.
     steps: one row per execution of a program and device: `device`, `step`, `program`, `start_ps`,
         `duration_ps`, and `busy_ps`, the self times of the operations in it.
     programs: HLO protos by the names of programs; empty for a trace.
