@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from math import prod
 from itertools import combinations
+from math import prod
 
 import pandas as pd
 

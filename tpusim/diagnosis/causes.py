@@ -124,9 +124,7 @@ def _finding(
     return Finding(group.kind, round(effect), text)
 
 
-def _operation(
-    row: pd.Series, name: str, measured: float, predicted: float, effect: float
-) -> str:
+def _operation(row: pd.Series, name: str, measured: float, predicted: float, effect: float) -> str:
     line = "" if not row["line"] or row["line"] in name else f" ({row['line']})"
     what = f"{row['kind']} `{name}`{line}"
     if row["kind"] in COLLECTIVES and predicted:
@@ -135,7 +133,9 @@ def _operation(
         took = format_seconds(measured * PS)
         return f"{what} takes {took}, which is not predicted"
     if not measured:
-        return f"{what} is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+        return (
+            f"{what} is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+        )
     return f"{what} takes {measured / predicted:.2f} times the prediction: {more(effect)}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import PlanError, TpusimError
+from tpusim.base.errors import PlanError
 from tpusim.compiler import Compiled
 from tpusim.compiler.hlo.read import read_module
 from tpusim.diagnosis.alignment import (
@@ -19,6 +19,7 @@ from tpusim.diagnosis.alignment import (
 from tpusim.diagnosis.causes import causes
 from tpusim.diagnosis.diagnosis import Diagnosis
 from tpusim.diagnosis.finding import Finding
+from tpusim.diagnosis.layer_timelines import layer_timelines
 from tpusim.diagnosis.measured import MeasuredSteps, measured_steps
 from tpusim.diagnosis.predicted import predicted_parts
 from tpusim.diagnosis.variation import variation
@@ -68,7 +69,9 @@ def diagnose(
         result, why = replayed(profile, pod)
         notes += [NO_PREDICTION.format(why=why)] if result is None else []
     parts = _parts(steps, result)
-    measured, predicted, difference = (int(parts[name].sum()) for name in TIMES)
+    measured, predicted = (int(parts[name].sum()) for name in TIMES[:2])
+    kinds = dict(zip(parts["operation"], parts["kind"], strict=True))
+    layer, timelines = layer_timelines(profile, steps, result, kinds)
     return Diagnosis(
         profile=profile.name,
         program=steps.program.partition("(")[0],
@@ -80,6 +83,8 @@ def diagnose(
         parts=parts,
         findings=tuple(_findings(steps, parts, result)),
         notes=tuple(dict.fromkeys((*notes, *_remarks(result)))),
+        layer=layer,
+        timelines=timelines,
     )
 
 
@@ -149,7 +154,10 @@ def _units(parts: pd.DataFrame, result: Result) -> tuple[pd.DataFrame, int, int]
         keys = own["kind"] + " " + own["axis"] + " " + own["phase"]
     else:
         keys = own["operation"]
-    how = {**dict.fromkeys(("kind", "axis", "phase", "bound", "line"), "first"), **dict.fromkeys(TIMES, "sum")}
+    how = {
+        **dict.fromkeys(("kind", "axis", "phase", "bound", "line"), "first"),
+        **dict.fromkeys(TIMES, "sum"),
+    }
     units = own.groupby(keys, sort=False).agg(how)
     return units, int(parts["measured_ps"].sum()), int(own["difference_ps"].sum())
 

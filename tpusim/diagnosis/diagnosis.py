@@ -1,8 +1,8 @@
 """A diagnosis: where a measured and a predicted step differ, and what a reader should know first."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -13,7 +13,11 @@ from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
 from tpusim.diagnosis.finding import Finding
 from tpusim.profiles.profile import PS
+from tpusim.report.figures.two_timelines import CoreBar, plot_timelines
 from tpusim.results import entry
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FINDINGS_SHOWN = 5
 KINDS_SHOWN = 12
@@ -35,6 +39,8 @@ class Diagnosis(ShortRepr):
         `measured_ps`, `predicted_ps` and `difference_ps`, which sum to those of the steps.
     findings: in sentences: first what varies, then what differs, each the largest first.
     notes: what is unknown, in sentences.
+    layer: the one whose timelines are drawn, in words.
+    timelines: what a core does in it, by side: `measured`, and `predicted`.
     """
 
     profile: str
@@ -47,11 +53,18 @@ class Diagnosis(ShortRepr):
     parts: pd.DataFrame
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    layer: str = ""
+    timelines: Mapping[str, Sequence[CoreBar]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sums = self.parts[[*TIMES]].sum()
         whole = (self.measured_ps, self.predicted_ps, self.difference_ps)
         assert tuple(map(int, sums)) == whole, "the parts do not sum to the steps"
+
+    @property
+    def title(self) -> str:
+        """Program and profile."""
+        return f"{self.program} in {self.profile}"
 
     @property
     def difference_ps(self) -> int:
@@ -89,6 +102,10 @@ class Diagnosis(ShortRepr):
         found = parts.groupby([*columns], sort=False)[[*TIMES]].sum()
         return found.sort_values("difference_ps", key=abs, ascending=False, kind="stable")
 
+    def plot(self) -> "Axes":
+        """Draw one layer on the measured and on the predicted timeline; returns the axes."""
+        return plot_timelines(f"{self.title}: {self.layer}, one device", self.timelines)
+
     def facts(self) -> Mapping[str, Any]:
         """Return the content of `diagnose.json`, as plain data."""
         tables = ("by_kind", "by_layer", "by_line", "by_axis", "by_operation")
@@ -116,7 +133,10 @@ class Diagnosis(ShortRepr):
         yield from wrapped(f"{self.profile}: {self.program}, {runs}")
         yield from entry("measured", f"{format_seconds(self.measured_ps * PS)} a step")
         if self.prediction:
-            took, ratio = format_seconds(self.predicted_ps * PS), self.measured_ps / self.predicted_ps
+            took, ratio = (
+                format_seconds(self.predicted_ps * PS),
+                self.measured_ps / self.predicted_ps,
+            )
             yield from entry("predicted", f"{took}: {self.prediction}")
             yield from entry("ratio", f"{ratio:.3f} measured over predicted")
 

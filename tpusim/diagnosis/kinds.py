@@ -6,7 +6,12 @@ from tpusim.program import CollectiveKind, TransferKind
 
 MATMUL, ATTENTION, VECTOR = "matmul", "attention", "vector"
 HOST, IDLE, INPUT, SLOW_STEPS = "host", "idle", "input", "slow steps"
-KERNEL, CONTROL, OTHER_PROGRAMS, COLLECTIVE = "kernel", "control flow", "other programs", "collective"
+KERNEL, CONTROL, OTHER_PROGRAMS, COLLECTIVE = (
+    "kernel",
+    "control flow",
+    "other programs",
+    "collective",
+)
 
 COLLECTIVES = (*map(str, CollectiveKind), COLLECTIVE)
 WAITS = (*COLLECTIVES, *map(str, TransferKind), HOST, IDLE, INPUT, SLOW_STEPS, OTHER_PROGRAMS)

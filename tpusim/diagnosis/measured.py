@@ -30,13 +30,16 @@ class MeasuredSteps:
     executions: one row each: those of `Profile.steps`, `slow`, and `gap_ps` and `others_ps`, the
         time without and with other programs until the next one (-1 for the last of a device).
     operations: one row per instruction, layer and execution, with `self_ps`.
-    facts: what is known of each instruction, by its name: `category`, `kind`, `scope`, `source`,
+    operation_of: the operation that each instruction is a part of: the end of an asynchronous one
+        is a part of its start.
+    facts: what is known of each operation, by its name: `category`, `kind`, `scope`, `source`,
         `text`.
     """
 
     program: str
     executions: pd.DataFrame
     operations: pd.DataFrame
+    operation_of: pd.Series
     facts: pd.DataFrame
 
     @property
@@ -92,24 +95,26 @@ def measured_steps(profile: Profile) -> MeasuredSteps:
         raise FileError(f"{profile.name} has no operation of {program}; profile whole steps")
     facts = _facts(mine)
     names = mine["instruction"].astype("category").cat
-    operation = np.asarray(facts["operation"].reindex(names.categories))[names.codes]
+    operation_of = facts["operation"]
+    operation = np.asarray(operation_of.reindex(names.categories))[names.codes]
     steps = mine.assign(operation=operation)
     keys = ["device", "step", "operation", "layer"]
     summed = steps.groupby(keys, sort=False, observed=True)["self_ps"].sum().reset_index()
     facts = facts.drop_duplicates("operation").set_index("operation")
     return MeasuredSteps(
-        program=program, executions=_executions(profile), operations=summed, facts=facts
+        program=program,
+        executions=_executions(profile),
+        operations=summed,
+        operation_of=operation_of,
+        facts=facts,
     )
 
 
 def _facts(operations: pd.DataFrame) -> pd.DataFrame:
-    """Return what is known of each instruction, and the operation that it is a part of.
-
-    The end of an asynchronous operation is a part of its start.
-    """
+    """Return what is known of each instruction, and the operation that it is a part of."""
     columns = ["instruction", "category", "scope", "source", "text", "wait"]
     first = operations[columns].drop_duplicates("instruction")
-    first = first.astype({name: "object" for name in columns[:-1]}).set_index("instruction")
+    first = first.astype(dict.fromkeys(columns[:-1], "object")).set_index("instruction")
     ends = first[first["wait"]]["text"].map(_first_operand).to_dict()
     first["operation"] = [_start(str(name), ends) for name in first.index]
     named = zip(first.index, first["category"], first["scope"], strict=True)

@@ -14,6 +14,7 @@ from tpusim.diagnosis.kinds import HOST, IDLE, INPUT
 from tpusim.diagnosis.measured import apportioned
 from tpusim.engine import Record
 from tpusim.program import Collective, Loop, Op, Program, Single, Transfer
+from tpusim.report.figures.two_timelines import CoreBar
 from tpusim.results import Result, core_records, operation_of, operations_by_name
 from tpusim.results.critical_path import lane_bounds
 
@@ -35,16 +36,11 @@ def predicted_parts(result: Result) -> pd.DataFrame:
     timeline, rows = result.timeline, []
     bounds = list(lane_bounds(result))
     for lane in range(len(timeline.lanes)):
-        program = result.program_of(lane)
-        known, trips = operations_by_name(program), dict(_trips(program))
+        known = operations_by_name(result.program_of(lane))
         devices = timeline.devices[lane] if timeline.devices else 1
-        records: dict[str, list[Record]] = {}
-        for record in core_records(timeline, lane):
-            records.setdefault(operation_of(record), []).append(record)
-        layers = _LayerClock.of(records, trips)
+        records, layers = _core(result, lane)
         for name, mine in records.items():
-            op = known.get(name)
-            about = _about(name, op, mine[0].label, str(mine[0].phase))
+            about = _about(known.get(name), mine[0].label, str(mine[0].phase))
             bound = bounds[lane].of(name, mine[0].label).resource
             for layer, picoseconds in layers.times(name, mine):
                 share = Fraction(devices * picoseconds, timeline.core_count)
@@ -53,12 +49,36 @@ def predicted_parts(result: Result) -> pd.DataFrame:
     rows.append((IDLE, -1, IDLE, "", "", "", "", "", left))
     frame = pd.DataFrame(rows, columns=COLUMNS)
     frame["predicted_ps"] = apportioned(frame["predicted_ps"])
-    first = {name: "first" for name in COLUMNS[2:-1]}
+    first = dict.fromkeys(COLUMNS[2:-1], "first")
     sums = frame.groupby(["operation", "layer"], sort=False)
     return sums.agg({**first, "predicted_ps": "sum"}).reset_index()
 
 
-def _about(name: str, op: Single | None, label: str, phase: str) -> tuple[str, str, str, str, str]:
+def core_bars(result: Result, lane: int = 0) -> list[tuple[int, CoreBar]]:
+    """Return what a lane's core does in a step, in order of time, each with its layer or -1."""
+    known = operations_by_name(result.program_of(lane))
+    records, layers = _core(result, lane)
+    found = []
+    for name, mine in records.items():
+        kind, bare = _about(known.get(name), mine[0].label, "")[0], _AGAIN.sub("", name)
+        for record in mine:
+            found += [
+                (layer, CoreBar(bare, kind, start, record.duration_ps))
+                for layer, start in layers.starts(name, record)
+            ]
+    return sorted(found, key=lambda each: each[1].start_ps)
+
+
+def _core(result: Result, lane: int) -> "tuple[dict[str, list[Record]], _LayerClock]":
+    """Return the records of a lane's core by operation, and when its layers begin."""
+    records: dict[str, list[Record]] = {}
+    for record in core_records(result.timeline, lane):
+        if record.duration_ps:
+            records.setdefault(operation_of(record), []).append(record)
+    return records, _LayerClock.of(records, dict(_trips(result.program_of(lane))))
+
+
+def _about(op: Single | None, label: str, phase: str) -> tuple[str, str, str, str, str]:
     """Return kind, axes, phase, scope and line of an operation."""
     scope, line = (getattr(op, key, "") for key in ("scope", "source"))
     if isinstance(op, Collective):
@@ -114,13 +134,24 @@ class _LayerClock:
         if loop not in self.begins:
             yield -1, sum(record.total_ps for record in records)
             return
-        found = [0] * count
+        found = np.zeros(count, np.int64)
         for record in records:
-            at = np.searchsorted(self.begins[loop], _starts([record]), side="right") - 1
-            layers = np.unique(at.clip(0) % count, return_counts=True)
-            for layer, times in zip(*layers, strict=True):
-                found[layer] += int(times) * record.duration_ps
-        yield from enumerate(found)
+            layers = self._layers(loop, count, _starts([record]))
+            found += record.duration_ps * np.bincount(layers, minlength=count)
+        yield from enumerate(map(int, found))
+
+    def starts(self, name: str, record: Record) -> Iterator[tuple[int, int]]:
+        """Yield layer and start of each repetition of a record."""
+        loop, count = self.trips.get(name, ("", 1))
+        starts = _starts([record])
+        layers = np.full(len(starts), -1)
+        if loop in self.begins:
+            layers = self._layers(loop, count, starts)
+        yield from zip(map(int, layers), map(int, starts), strict=True)
+
+    def _layers(self, loop: str, count: int, starts: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(self.begins[loop], starts, side="right") - 1
+        return np.asarray(at.clip(0) % count)
 
 
 def _starts(records: list[Record]) -> np.ndarray:

@@ -36,7 +36,9 @@ def _slow_steps(steps: MeasuredSteps) -> Iterator[Finding]:
     numbers = sorted(set(order))
     count = int(runs.groupby("device").size().max())
     one = len(numbers) == 1
-    which = f"step {numbers[0]} of {count} takes" if one else f"{len(numbers)} of {count} steps take"
+    which = (
+        f"step {numbers[0]} of {count} takes" if one else f"{len(numbers)} of {count} steps take"
+    )
     worst = slow["duration_ps"].max() / typical
     name, most = _cause(steps, slow)
     text = (
