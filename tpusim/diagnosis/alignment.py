@@ -15,6 +15,10 @@ from tpusim.diagnosis.predicted import COLUMNS
 ABOUT = ("kind", "axis", "phase", "scope", "line", "bound")
 TIMES = ("measured_ps", "predicted_ps", "difference_ps")
 
+SHORTEST_WORD = 3
+"""Letters of a word that both sides have; `d`, `dx` and `dw` are no names of weights."""
+
+_SEPARATORS = re.compile(r"[/()\s]+")
 _BACKWARD = "transpose("
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])")
 
@@ -95,6 +99,34 @@ def side_by_side(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFram
     The names of their operations are not the same: kind, axis, phase and layer align them.
     """
     return with_difference(pd.concat([measured, predicted[[*COLUMNS]]], ignore_index=True))
+
+
+def shared_words(measured: pd.DataFrame, predicted: pd.DataFrame) -> set[str]:
+    """Return the parts of scopes that both sides have, such as the names of weights."""
+    sides = (
+        {word for scope in parts["scope"].unique() for word in _SEPARATORS.split(scope)}
+        for parts in (measured, predicted)
+    )
+    return {word for word in set.intersection(*sides) if len(word) >= SHORTEST_WORD}
+
+
+def shared_word(parts: pd.DataFrame, words: set[str]) -> pd.Series:
+    """Return the last of some words in the scope of each part; empty where it has none."""
+    scopes = parts["scope"].unique()
+    found = ([word for word in _SEPARATORS.split(scope) if word in words] for scope in scopes)
+    last = {scope: each[-1] if each else "" for scope, each in zip(scopes, found, strict=True)}
+    return parts["scope"].map(last)
+
+
+def shared_names(parts: pd.DataFrame) -> pd.Series:
+    """Return what each part is in words that both sides have: pass, kind, weight (`of`), axes."""
+    names = parts["phase"] + " " + parts["kind"] + after(" of `{}`", parts["of"])
+    return (names + after(" over {}", parts["axis"])).str.strip()
+
+
+def after(text: str, names: pd.Series) -> pd.Series:
+    """Return a text with each name; empty for an empty name."""
+    return names.map({name: text.format(name) if name else "" for name in names.unique()})
 
 
 def with_difference(parts: pd.DataFrame) -> pd.DataFrame:

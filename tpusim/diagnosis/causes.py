@@ -15,7 +15,7 @@ import pandas as pd
 
 from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
-from tpusim.diagnosis.finding import Finding, more
+from tpusim.diagnosis.finding import Finding, more, spelled
 from tpusim.diagnosis.kinds import COLLECTIVES, WAITS
 from tpusim.profiles.profile import PS
 
@@ -25,6 +25,9 @@ LEAST_OF_STEP = 0.002
 
 NEARLY = 0.9
 """A smaller group is the cause where it explains this fraction of what the best one does."""
+
+LEAST_SAID, MOST_SAID = 0.01, 3
+"""Where nothing is predicted: the least fraction of a step that is said, and so many operations."""
 
 HIDDEN = 0.02
 """The fraction of a collective's exposed time that still counts as hidden."""
@@ -46,15 +49,17 @@ class _Group:
 def causes(units: pd.DataFrame, step_ps: int, difference_ps: int) -> Iterator[Finding]:
     """Yield what the difference of two steps comes from, the largest first.
 
-    units: one row per operation, or part that both steps have, with its name as index, and `kind`,
-        `axis`, `bound`, `line` and the times.
+    units: one row per operation, or part that both steps have, with its name in words as index,
+        and `kind`, `axis`, `bound`, `of` (a line of code, or a weight) and the times.
     """
     measured, predicted, left = (units[name].to_numpy(float) for name in TIMES)
     left, groups = left.copy(), list(_groups(units))
     least = LEAST_OF_STEP * step_ps
     for _ in range(MOST_CAUSES):
         effects = [_effect(group, left, predicted) for group in groups]
-        explained = [_explained(group, left, each) for group, each in zip(groups, effects)]
+        explained = [
+            _explained(group, left, each) for group, each in zip(groups, effects, strict=True)
+        ]
         best = max(explained, default=0.0)
         if best < least:
             return
@@ -64,6 +69,21 @@ def causes(units: pd.DataFrame, step_ps: int, difference_ps: int) -> Iterator[Fi
         total = (measured[group.rows].sum(), predicted[group.rows].sum())
         yield _finding(group, units, total, float(effect.sum()), difference_ps)
         left[group.rows] -= effect
+
+
+def largest(units: pd.DataFrame, step_ps: int) -> Iterator[Finding]:
+    """Yield what takes most of a step that nothing predicts: kinds of work, then operations."""
+    kinds = units.groupby("kind")["measured_ps"].sum().sort_values(ascending=False)
+    shares = [f"{kind} {each / step_ps:.0%}" for kind, each in kinds.head(4).items()]
+    yield Finding("kinds", step_ps, f"the step is {spelled(shares)}")
+    moving = int(kinds.reindex(COLLECTIVES).sum())
+    if moving >= LEAST_SAID * step_ps:
+        took = f"{format_seconds(moving * PS)}, {moving / step_ps:.1%} of the step"
+        yield Finding("collectives", moving, f"the core waits in collectives for {took}")
+    top = units.nlargest(MOST_SAID, "measured_ps")["measured_ps"]
+    for name, picoseconds in top[top >= LEAST_SAID * step_ps].items():
+        took = f"{format_seconds(picoseconds * PS)}, {picoseconds / step_ps:.1%} of the step"
+        yield Finding("operation", int(picoseconds), f"{name} takes {took}")
 
 
 def _groups(units: pd.DataFrame) -> Iterator[_Group]:
@@ -76,6 +96,9 @@ def _groups(units: pd.DataFrame) -> Iterator[_Group]:
         yield _Group(str(kind), _PLURALS.get(str(kind), str(kind)), _at(units, mine), True)
     for bound, mine in units[work & (units["bound"] != "")].groupby("bound"):
         yield _Group(str(bound), f"operations bound by {bound}", _at(units, mine), True)
+    for of, mine in units[work & (units["of"] != "")].groupby("of"):
+        if len(mine) > 1:
+            yield _Group(str(of), f"operations of `{of}`", _at(units, mine), True)
     moving = units[units["kind"].isin(COLLECTIVES)]
     for axis, mine in moving[moving["axis"] != ""].groupby("axis"):
         yield _Group(f"axis {axis}", f"collectives over {axis}", _at(units, mine), False)
@@ -88,17 +111,21 @@ def _at(units: pd.DataFrame, mine: pd.DataFrame) -> np.ndarray:
 
 
 def _effect(group: _Group, left: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return what a group's cause adds to each of its operations."""
+    """Return what a group's cause adds to each of its operations.
+
+    A factor is that of the operations that it brings nearer to what is measured.
+    """
     own, base = left[group.rows], predicted[group.rows]
     if not group.factor:
-        return own if len(own) == 1 or abs(own.sum()) > 0.5 * np.abs(own).sum() else 0 * own
+        return np.where(len(own) == 1 or abs(own.sum()) > np.abs(own).sum() / 2, own, 0.0)
     known = base > 0
     if not known.any():
-        return 0 * own
+        return np.zeros(len(own))
     ratios = own[known] / base[known]
     order = np.argsort(ratios)
     weights = np.cumsum(base[known][order])
-    return float(ratios[order][np.searchsorted(weights, weights[-1] / 2)]) * base
+    effect = float(ratios[order][np.searchsorted(weights, weights[-1] / 2)]) * base
+    return np.where(np.abs(own - effect) < np.abs(own), effect, 0.0)
 
 
 def _explained(group: _Group, left: np.ndarray, effect: np.ndarray) -> float:
@@ -113,9 +140,10 @@ def _finding(
 ) -> Finding:
     measured, predicted = total
     if group.kind == "operation":
-        text = _operation(units.iloc[group.rows[0]], group.words, measured, predicted, effect)
+        kind = str(units["kind"].iloc[group.rows[0]])
+        text = f"{group.words} {_alone(kind, measured, predicted, effect)}"
     elif not group.factor:
-        text = f"{group.words} {_exposed(measured, predicted)}"
+        text = f"{group.words} are {_exposed(measured, predicted)}"
     else:
         ratio = measured / predicted
         text = f"{group.words} take {ratio:.2f} times the prediction: {more(effect)}"
@@ -124,19 +152,14 @@ def _finding(
     return Finding(group.kind, round(effect), text)
 
 
-def _operation(row: pd.Series, name: str, measured: float, predicted: float, effect: float) -> str:
-    line = "" if not row["line"] or row["line"] in name else f" ({row['line']})"
-    what = f"{row['kind']} `{name}`{line}"
-    if row["kind"] in COLLECTIVES and predicted:
-        return f"{what} {_exposed(measured, predicted)}"
+def _alone(kind: str, measured: float, predicted: float, effect: float) -> str:
+    if kind in COLLECTIVES and predicted:
+        return f"is {_exposed(measured, predicted)}"
     if not predicted:
-        took = format_seconds(measured * PS)
-        return f"{what} takes {took}, which is not predicted"
+        return f"takes {format_seconds(measured * PS)}, which is not predicted"
     if not measured:
-        return (
-            f"{what} is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
-        )
-    return f"{what} takes {measured / predicted:.2f} times the prediction: {more(effect)}"
+        return f"is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+    return f"takes {measured / predicted:.2f} times the prediction: {more(effect)}"
 
 
 def _exposed(measured: float, predicted: float) -> str:

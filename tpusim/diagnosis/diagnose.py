@@ -1,24 +1,30 @@
 """The front door: a profile against the replay of its own program, or against a plan."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import PlanError
+from tpusim.base.errors import PlanError, TpusimError
 from tpusim.compiler import Compiled
 from tpusim.compiler.hlo.read import read_module
 from tpusim.diagnosis.alignment import (
     TIMES,
+    after,
     by_instruction,
     measured_parts,
+    shared_names,
+    shared_word,
+    shared_words,
     side_by_side,
     with_difference,
 )
-from tpusim.diagnosis.causes import causes
+from tpusim.diagnosis.causes import causes, largest
 from tpusim.diagnosis.diagnosis import Diagnosis
 from tpusim.diagnosis.finding import Finding
+from tpusim.diagnosis.kinds import HOST, INPUT, SLOW_STEPS
 from tpusim.diagnosis.layer_timelines import layer_timelines
 from tpusim.diagnosis.measured import MeasuredSteps, measured_steps
 from tpusim.diagnosis.predicted import predicted_parts
@@ -63,12 +69,14 @@ def diagnose(
     notes = [*profile.notes]
     if steps.executions["gap_ps"].max() < 0:
         notes.append(ONE_STEP)
+    result: Result | None
     if prediction is not None:
         result = _result(prediction, pod)
     else:
         result, why = replayed(profile, pod)
         notes += [NO_PREDICTION.format(why=why)] if result is None else []
-    parts = _parts(steps, result)
+    parts, words = _parts(steps, profile, result)
+    units = _units(parts, result, words)
     measured, predicted = (int(parts[name].sum()) for name in TIMES[:2])
     kinds = dict(zip(parts["operation"], parts["kind"], strict=True))
     layer, timelines = layer_timelines(profile, steps, result, kinds)
@@ -81,7 +89,7 @@ def diagnose(
         measured_ps=measured,
         predicted_ps=predicted,
         parts=parts,
-        findings=tuple(_findings(steps, parts, result)),
+        findings=tuple(_findings(steps, parts, units, predicted=result is not None)),
         notes=tuple(dict.fromkeys((*notes, *_remarks(result)))),
         layer=layer,
         timelines=timelines,
@@ -99,15 +107,20 @@ def _result(prediction: object, pod: Slice | None) -> Result:
     )
 
 
-def replayed(profile: Profile, pod: Slice | None) -> tuple[ReplayResult | None, str]:
-    """Return the replay of a profile's own program, or None and why there is none."""
+def replayed(
+    profile: Profile, pod: Slice | None, mesh: Mapping[str, int] | None = None
+) -> tuple[ReplayResult | None, str]:
+    """Return the replay of a profile's own program, or None and why there is none.
+
+    mesh: axes and sizes that name the groups of its collectives.
+    """
     program = profile.program()
     if program is None:
         return None, "the profile has no HLO of its steps"
     if pod is None and not profile.chip:
         return None, "the profile does not state its chip, and no slice is given (pod=, --slice)"
     pod = pod or _own_slice(profile, program)
-    return simulate(program, pod=pod), ""
+    return simulate(program, pod=pod, mesh=mesh), ""
 
 
 def _own_slice(profile: Profile, program: Compiled) -> Slice:
@@ -117,49 +130,55 @@ def _own_slice(profile: Profile, program: Compiled) -> Slice:
     return Slice(chip, default_shape(chip.name, -(-devices // chip.devices)))
 
 
-def _parts(steps: MeasuredSteps, result: Result | None) -> pd.DataFrame:
-    mesh: Mapping[str, int] = {}
-    if isinstance(result, PlanResult):
-        mesh = dict(result.plan.mesh)
-    measured = measured_parts(steps, mesh)
+def _parts(
+    steps: MeasuredSteps, profile: Profile, result: Result | None
+) -> tuple[pd.DataFrame, set[str]]:
+    """Return the parts of both sides, and the words that the names of both have in common."""
     if result is None:
-        return with_difference(measured)
+        return with_difference(measured_parts(steps, {})), set()
     predicted = predicted_parts(result)
-    if isinstance(result, PlanResult):
-        return side_by_side(measured, predicted)
-    return by_instruction(measured, predicted)
+    if not isinstance(result, PlanResult):
+        return by_instruction(measured_parts(steps, {}), predicted), set()
+    measured = measured_parts(steps, dict(result.plan.mesh))
+    with suppress(TpusimError):
+        named, _ = replayed(profile, result.pod, dict(result.plan.mesh))
+        if named is not None:
+            measured = by_instruction(measured, predicted_parts(named))
+            measured = measured[measured["measured_ps"] != 0]
+    return side_by_side(measured, predicted), shared_words(measured, predicted)
 
 
 def _findings(
-    steps: MeasuredSteps, parts: pd.DataFrame, result: Result | None
+    steps: MeasuredSteps, parts: pd.DataFrame, units: pd.DataFrame, *, predicted: bool
 ) -> Iterator[Finding]:
     step = int(parts["measured_ps"].sum())
-    varied = sorted(variation(steps), key=lambda each: -each.picoseconds)
+    waits = int(parts.loc[parts["kind"].isin((HOST, INPUT)), "predicted_ps"].sum())
+    varied = sorted(variation(steps, waits), key=lambda each: -each.picoseconds)
     early = [each for each in varied if each.picoseconds >= LEAST_VARIATION * step]
     yield from early
-    if result is not None:
-        yield from causes(*_units(parts, result))
+    if predicted:
+        yield from causes(units, step, int(units["difference_ps"].sum()))
+    else:
+        yield from largest(units, step)
     for each in varied:
         if each not in early and each.picoseconds >= 0.1 * LEAST_VARIATION * step:
             yield each
 
 
-def _units(parts: pd.DataFrame, result: Result) -> tuple[pd.DataFrame, int, int]:
-    """Return what the causes are looked for in: operations, or parts that plans and programs have.
+def _units(parts: pd.DataFrame, result: Result | None, words: set[str]) -> pd.DataFrame:
+    """Return what the causes are looked for in: operations, or what plans and programs share.
 
-    What varies is left out: it has its own findings.
+    What varies is left out: it has its own findings. words: that the names of both sides have.
     """
-    own = parts[~parts["kind"].isin(("slow steps", "host"))]
+    own = parts[~parts["kind"].isin((SLOW_STEPS, HOST, INPUT))]
     if isinstance(result, PlanResult):
-        keys = own["kind"] + " " + own["axis"] + " " + own["phase"]
+        own = own.assign(of=shared_word(own, words))
+        names = shared_names(own)
     else:
-        keys = own["operation"]
-    how = {
-        **dict.fromkeys(("kind", "axis", "phase", "bound", "line"), "first"),
-        **dict.fromkeys(TIMES, "sum"),
-    }
-    units = own.groupby(keys, sort=False).agg(how)
-    return units, int(parts["measured_ps"].sum()), int(own["difference_ps"].sum())
+        own = own.assign(of=own["line"])
+        names = own["kind"] + " `" + own["operation"] + "`" + after(" ({})", own["line"])
+    how = dict.fromkeys(("kind", "axis", "bound", "of"), "max") | dict.fromkeys(TIMES, "sum")
+    return own.groupby(names, sort=False).agg(how)
 
 
 def _words(result: Result | None) -> str:

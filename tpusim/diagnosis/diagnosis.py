@@ -1,8 +1,8 @@
-"""A diagnosis: where a measured and a predicted step differ, and what a reader should know first."""
+"""A diagnosis: where a measured and a predicted step differ, and the sentences that say so."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -15,9 +15,6 @@ from tpusim.diagnosis.finding import Finding
 from tpusim.profiles.profile import PS
 from tpusim.report.figures.two_timelines import CoreBar, plot_timelines
 from tpusim.results import entry
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 FINDINGS_SHOWN = 5
 KINDS_SHOWN = 12
@@ -102,8 +99,8 @@ class Diagnosis(ShortRepr):
         found = parts.groupby([*columns], sort=False)[[*TIMES]].sum()
         return found.sort_values("difference_ps", key=abs, ascending=False, kind="stable")
 
-    def plot(self) -> "Axes":
-        """Draw one layer on the measured and on the predicted timeline; returns the axes."""
+    def plot(self) -> Any:
+        """Draw one layer on the measured and on the predicted timeline; returns matplotlib axes."""
         return plot_timelines(f"{self.title}: {self.layer}, one device", self.timelines)
 
     def facts(self) -> Mapping[str, Any]:

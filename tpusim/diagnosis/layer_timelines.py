@@ -47,9 +47,10 @@ def _first_execution(profile: Profile, steps: MeasuredSteps) -> pd.DataFrame:
     run = steps.typical.iloc[0]
     table = profile.operations
     mine = (table["device"] == run["device"]) & (table["step"] == run["step"])
-    frame = table[mine & ~table["asynchronous"] & (table["program"] == steps.program)]
+    frame: pd.DataFrame = table[mine & ~table["asynchronous"] & (table["program"] == steps.program)]
     names = steps.operation_of.reindex(frame["instruction"].astype("object"))
-    return frame.assign(operation=names.to_numpy()).sort_values("start_ps")
+    frame = frame.assign(operation=names.to_numpy())
+    return frame.sort_values("start_ps")
 
 
 def _runs(layers: np.ndarray) -> np.ndarray:

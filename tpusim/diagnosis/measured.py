@@ -69,9 +69,8 @@ class MeasuredSteps:
         mine = self.operations.merge(typical[["device", "step"]], on=["device", "step"])
         sums = mine.groupby(["operation", "layer"], sort=False, observed=True)["self_ps"].sum()
         kinds = self.facts["kind"]
-        for (operation, layer), total in sums.items():
-            name = str(operation)
-            yield name, int(layer), str(kinds[name]), Fraction(int(total), len(typical))
+        for key, total in zip(sums.index.tolist(), sums.tolist(), strict=True):
+            yield key[0], int(key[1]), str(kinds[key[0]]), Fraction(int(total), len(typical))
         took = int(typical["duration_ps"].sum())
         yield IDLE, -1, IDLE, Fraction(took - int(sums.sum()), len(typical))
         slower = Fraction(int(self.executions["duration_ps"].sum()), len(self.executions))
@@ -115,7 +114,8 @@ def _facts(operations: pd.DataFrame) -> pd.DataFrame:
     columns = ["instruction", "category", "scope", "source", "text", "wait"]
     first = operations[columns].drop_duplicates("instruction")
     first = first.astype(dict.fromkeys(columns[:-1], "object")).set_index("instruction")
-    ends = first[first["wait"]]["text"].map(_first_operand).to_dict()
+    waits = first[first["wait"]]["text"]
+    ends = {str(name): _first_operand(text) for name, text in waits.items()}
     first["operation"] = [_start(str(name), ends) for name in first.index]
     named = zip(first.index, first["category"], first["scope"], strict=True)
     first["kind"] = [kind_of(category, f"{name} {scope}") for name, category, scope in named]
@@ -166,7 +166,7 @@ def _slow(durations: np.ndarray) -> np.ndarray:
         return np.zeros(len(durations), bool)
     middle = np.median(durations)
     spread = np.median(np.abs(durations - middle))
-    return durations > max(SLOW * middle, middle + MOST_DEVIATIONS * spread)
+    return np.asarray(durations > max(SLOW * middle, middle + MOST_DEVIATIONS * spread))
 
 
 def apportioned(exact: Sequence[Fraction] | pd.Series) -> list[int]:

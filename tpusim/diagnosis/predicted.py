@@ -13,7 +13,7 @@ from tpusim.costs import INPUT as INPUT_LABEL
 from tpusim.diagnosis.kinds import HOST, IDLE, INPUT
 from tpusim.diagnosis.measured import apportioned
 from tpusim.engine import Record
-from tpusim.program import Collective, Loop, Op, Program, Single, Transfer
+from tpusim.program import Call, Collective, Loop, Op, Program, Single, Transfer
 from tpusim.report.figures.two_timelines import CoreBar
 from tpusim.results import Result, core_records, operation_of, operations_by_name
 from tpusim.results.critical_path import lane_bounds
@@ -93,7 +93,7 @@ def _trips(program: Program) -> Iterator[tuple[str, tuple[str, int]]]:
         yield from _inside(body, None)
 
 
-def _inside(body: Iterable[Op], loop: Loop | None) -> Iterator[tuple[str, tuple[str, int]]]:
+def _inside(body: Iterable[Op | Call], loop: Loop | None) -> Iterator[tuple[str, tuple[str, int]]]:
     for op in body:
         if isinstance(op, Loop):
             yield from _inside(op.body, op)

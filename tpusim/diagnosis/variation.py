@@ -1,6 +1,7 @@
 """Steps and devices that differ, before anything is averaged."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -13,16 +14,23 @@ from tpusim.profiles.profile import PS
 SLOW_DEVICE = 1.03
 """The work of a device over the median of all, from which it is slow."""
 
+ONE_CAUSE, LEAST_SHARE = 0.5, 0.1
+"""Shares of what slow steps take longer: of an operation that is named alone, and of a kind."""
+
 LATE = 3.0
 """A pause between steps is late if it takes so many times the median of all pauses."""
 
 
-def variation(steps: MeasuredSteps) -> Iterator[Finding]:
-    """Yield slow steps, slow devices, and waits for the host and for the input."""
+def variation(steps: MeasuredSteps, predicted_ps: int = 0) -> Iterator[Finding]:
+    """Yield slow steps, slow devices, and waits for the host and for the input.
+
+    predicted_ps: predicted waits for the host and the input, which are no finding.
+    """
     yield from _slow_steps(steps)
     yield from _slow_devices(steps)
-    yield from _between(steps)
-    yield from _input(steps)
+    for finding in (*_between(steps), *_input(steps)):
+        if finding.picoseconds > predicted_ps:
+            yield replace(finding, picoseconds=finding.picoseconds - predicted_ps)
 
 
 def _slow_steps(steps: MeasuredSteps) -> Iterator[Finding]:
@@ -40,28 +48,29 @@ def _slow_steps(steps: MeasuredSteps) -> Iterator[Finding]:
         f"step {numbers[0]} of {count} takes" if one else f"{len(numbers)} of {count} steps take"
     )
     worst = slow["duration_ps"].max() / typical
-    name, most = _cause(steps, slow)
     text = (
         f"{which} {'' if one else 'up to '}{worst:.2f} times as long as the others: "
-        f"{more(longer / len(slow))}{'' if one else ' each'}, {_of_it(name, most, longer)}"
+        f"{more(longer / len(slow))}{'' if one else ' each'}, {_grown(steps, slow, longer)}"
     )
     yield Finding("slow steps", round(longer / len(runs)), text)
 
 
-def _of_it(name: str, most: float, longer: float) -> str:
-    if most <= 0.05 * longer:
-        return "spread over all operations or idle"
-    return f"of which `{name}` takes {min(most / longer, 1):.0%}"
-
-
-def _cause(steps: MeasuredSteps, slow: pd.DataFrame) -> tuple[str, float]:
-    """Return the operation that grows most in slow executions, and its picoseconds in all."""
-    mine = steps.operations.merge(slow[["device", "step"]], on=["device", "step"])
-    rest = steps.operations.merge(steps.typical[["device", "step"]], on=["device", "step"])
-    sums = (part.groupby("operation", observed=True)["self_ps"].sum() for part in (mine, rest))
-    own, others = sums
-    grown = own.sub(others * (len(slow) / len(steps.typical)), fill_value=0)
-    return str(grown.idxmax()), float(grown.max())
+def _grown(steps: MeasuredSteps, slow: pd.DataFrame, longer: float) -> str:
+    """Return what takes the time that slow executions take longer, in words."""
+    mine, rest = (
+        steps.operations.merge(runs[["device", "step"]], on=["device", "step"])
+        .groupby("operation", observed=True)["self_ps"]
+        .sum()
+        for runs in (slow, steps.typical)
+    )
+    grown = mine.sub(rest * (len(slow) / len(steps.typical)), fill_value=0)
+    if grown.max() >= ONE_CAUSE * longer:
+        return f"of which `{grown.idxmax()}` takes {min(grown.max() / longer, 1):.0%}"
+    kinds = grown.groupby(steps.facts["kind"].reindex(grown.index)).sum() / longer
+    most = kinds[kinds >= LEAST_SHARE].sort_values(ascending=False).head(3)
+    if most.empty:
+        return "in no operation: the core is idle"
+    return "of which " + spelled([f"{kind} {share:.0%}" for kind, share in most.items()])
 
 
 def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
@@ -75,7 +84,7 @@ def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
     mine = mine.merge(typical[["device", "step"]], on=["device", "step"])
     sums = mine.groupby("device", observed=True, sort=False)["self_ps"].sum()
     work = sums / typical.groupby("device", sort=False).size().reindex(sums.index)
-    middle = work.quantile(0.5, interpolation="lower")
+    middle = float(work.quantile(0.5, interpolation="lower"))
     slow = work[work > SLOW_DEVICE * middle]
     if slow.empty:
         return

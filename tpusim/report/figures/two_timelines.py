@@ -46,7 +46,8 @@ def plot_timelines(title: str, rows: Mapping[str, Sequence[CoreBar]]) -> "Axes":
     for row, bars in enumerate(rows.values()):
         _draw_row(ax, bars, row * ROW_HEIGHT, times, points, known)
     if len(rows) == 2:
-        _draw_links(ax, *rows.values(), times)
+        upper, lower = rows.values()
+        _draw_links(ax, upper, lower, times)
     names = [
         f"{name}\n{format_seconds(PICO * sum(bar.duration_ps for bar in bars))}"
         for name, bars in rows.items()
