@@ -20,7 +20,7 @@ from tpusim.diagnosis.kinds import COLLECTIVES, WAITS
 from tpusim.profiles.profile import PS
 
 MOST_CAUSES = 8
-LEAST_OF_STEP = 0.002
+LEAST_OF_STEP = 0.005
 """Causes that are looked for, and the least that one explains, as a fraction of the step."""
 
 NEARLY = 0.9
@@ -47,14 +47,18 @@ class _Group:
 
 
 def causes(units: pd.DataFrame, step_ps: int, difference_ps: int) -> Iterator[Finding]:
-    """Yield what the difference of two steps comes from, the largest first.
+    """Yield what the difference of two steps comes from, the largest first, then what lessens it.
 
     units: one row per operation, or part that both steps have, with its name in words as index,
         and `kind`, `axis`, `bound`, `of` (a line of code, or a weight) and the times.
     """
+    found = list(_causes(units, LEAST_OF_STEP * step_ps, difference_ps))
+    yield from sorted(found, key=lambda each: each.picoseconds * difference_ps <= 0)
+
+
+def _causes(units: pd.DataFrame, least: float, difference_ps: int) -> Iterator[Finding]:
     measured, predicted, left = (units[name].to_numpy(float) for name in TIMES)
     left, groups = left.copy(), list(_groups(units))
-    least = LEAST_OF_STEP * step_ps
     for _ in range(MOST_CAUSES):
         effects = [_effect(group, left, predicted) for group in groups]
         explained = [
@@ -65,9 +69,10 @@ def causes(units: pd.DataFrame, step_ps: int, difference_ps: int) -> Iterator[Fi
             return
         enough = [at for at, each in enumerate(explained) if each >= NEARLY * best]
         at = min(enough, key=lambda at: (len(groups[at].rows), -explained[at]))
-        group, effect = groups[at], effects[at]
+        group, effect = groups.pop(at), effects[at]
         total = (measured[group.rows].sum(), predicted[group.rows].sum())
-        yield _finding(group, units, total, float(effect.sum()), difference_ps)
+        if effect.sum() * (total[0] - total[1]) > 0:
+            yield _finding(group, units, total, float(effect.sum()), difference_ps)
         left[group.rows] -= effect
 
 
