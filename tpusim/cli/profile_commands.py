@@ -51,7 +51,7 @@ def diagnose(
         profile = read_profile(path)
         prediction = prediction_of(run, settings or (), pod)
         with blame(profile.name):
-            found = diagnose(profile, prediction, pod=pod)
+            found = diagnose(profile, prediction, pod=pod if prediction is None else None)
     text = json_text(found.facts()) if as_json else str(found)
     write = partial(write_diagnosis, found, html=html)
     text = with_files(text, folder, write, as_json=as_json)

@@ -38,6 +38,9 @@ from tpusim.simulation import simulate
 LEAST_VARIATION = 0.02
 """What varies comes first if it is this fraction of the step, and counts from a tenth of it."""
 
+LEAST_COMMON = 0.5
+"""The fraction of the measured work that has a prediction, below which a note says so."""
+
 NO_PREDICTION = (
     "{why}, so nothing is predicted: the parts are measured, and it is unknown which of them are "
     "slow; give the plan of the run, or the compiled program (prediction=)"
@@ -66,15 +69,7 @@ def diagnose(
         profile = read_profile(profile)
     pod = parse_slice(pod) if isinstance(pod, str) else pod
     steps = measured_steps(profile)
-    notes = [*profile.notes]
-    if steps.executions["gap_ps"].max() < 0:
-        notes.append(ONE_STEP)
-    result: Result | None
-    if prediction is not None:
-        result = _result(prediction, pod)
-    else:
-        result, why = replayed(profile, pod)
-        notes += [NO_PREDICTION.format(why=why)] if result is None else []
+    result, why = _predicted(profile, prediction, pod)
     parts, words = _parts(steps, profile, result)
     units = _units(parts, result, words)
     measured, predicted = (int(parts[name].sum()) for name in TIMES[:2])
@@ -90,17 +85,29 @@ def diagnose(
         predicted_ps=predicted,
         parts=parts,
         findings=tuple(_findings(steps, parts, units, predicted=result is not None)),
-        notes=tuple(dict.fromkeys((*notes, *_remarks(result)))),
+        notes=tuple(dict.fromkeys((*profile.notes, *_notes(profile, steps, result, why, units)))),
         layer=layer,
         timelines=timelines,
     )
 
 
-def _result(prediction: object, pod: Slice | None) -> Result:
-    if isinstance(prediction, Result):
-        return prediction
+def _predicted(
+    profile: Profile, prediction: object, pod: Slice | None
+) -> tuple[Result | None, str]:
+    """Return the prediction, or None and why there is none."""
+    if prediction is None:
+        try:
+            return replayed(profile, pod)
+        except TpusimError as error:
+            if pod is not None:
+                raise
+            return None, f"the profile's own program cannot be replayed ({error})"
     if isinstance(prediction, Compiled):
-        return simulate(prediction, pod=pod)
+        return simulate(prediction, pod=pod), ""
+    if isinstance(prediction, Result):
+        if pod is None:
+            return prediction, ""
+        raise PlanError(f"pod is {pod}, but the result given as prediction has its own; give one")
     raise PlanError(
         f"prediction is {prediction!r:.60}; give the result of ts.simulate(...), or a compiled "
         "program"
@@ -188,6 +195,21 @@ def _words(result: Result | None) -> str:
     return f"{how} {result.name} on {result.pod}"
 
 
-def _remarks(result: Result | None) -> Iterator[str]:
+def _notes(
+    profile: Profile, steps: MeasuredSteps, result: Result | None, why: str, units: pd.DataFrame
+) -> Iterator[str]:
+    """Yield what is unknown, and what suggests that the two sides are not the same."""
+    if steps.executions["gap_ps"].max() < 0:
+        yield ONE_STEP
+    if result is None:
+        yield NO_PREDICTION.format(why=why)
+        return
+    chip = result.pod.chip.name
+    if profile.chip not in ("", chip):
+        yield f"the profile is of {profile.chip}, and the prediction of {chip}"
+    common = units.loc[units["predicted_ps"] > 0, "measured_ps"].sum()
+    if common < LEAST_COMMON * units["measured_ps"].sum():
+        share = common / units["measured_ps"].sum()
+        yield f"{share:.0%} of the measured work has a prediction: are both of the same program?"
     if isinstance(result, ReplayResult):
         yield from result.remarks
