@@ -19,7 +19,6 @@ SHORTEST_WORD = 3
 """Letters of a word that both sides have; `d`, `dx` and `dw` are no names of weights."""
 
 _SEPARATORS = re.compile(r"[/()\s]+")
-_BACKWARD = "transpose("
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])")
 
 
@@ -29,8 +28,7 @@ def measured_parts(steps: MeasuredSteps, mesh: Mapping[str, int]) -> pd.DataFram
     mesh: axes and their sizes, which name the groups of collectives by their sizes.
     """
     parts, facts = steps.mean(), steps.facts
-    training = any(_BACKWARD in scope for scope in facts["scope"].unique())
-    named = [_phase(scope, training) for scope in facts["scope"]]
+    named = [_phase(scope, bool(steps.transposed)) for scope in facts["scope"]]
     about = pd.DataFrame(
         {
             "axis": [

@@ -143,14 +143,15 @@ def _parts(
     """Return the parts of both sides, and the words that the names of both have in common."""
     if result is None:
         return with_difference(measured_parts(steps, {})), set()
-    predicted = predicted_parts(result)
     if not isinstance(result, PlanResult):
+        predicted = predicted_parts(result, steps.transposed)
         return by_instruction(measured_parts(steps, {}), predicted), set()
+    predicted = predicted_parts(result)
     measured = measured_parts(steps, dict(result.plan.mesh))
     with suppress(TpusimError):
         named, _ = replayed(profile, result.pod, dict(result.plan.mesh))
         if named is not None:
-            measured = by_instruction(measured, predicted_parts(named))
+            measured = by_instruction(measured, predicted_parts(named, steps.transposed))
             measured = measured[measured["measured_ps"] != 0]
     return side_by_side(measured, predicted), shared_words(measured, predicted)
 

@@ -9,7 +9,7 @@ from tpusim.diagnosis.measured import MeasuredSteps
 from tpusim.diagnosis.predicted import core_bars
 from tpusim.profiles import Profile
 from tpusim.report.figures.two_timelines import CoreBar
-from tpusim.results import Result
+from tpusim.results import PlanResult, Result
 
 MOST_BARS = 5000
 
@@ -37,7 +37,8 @@ def layer_timelines(
     sides = {"measured": measured[:MOST_BARS]}
     if result is not None:
         known = {bar.operation for bar in measured}
-        predicted = _same_run(core_bars(result), layer, known)
+        transposed = None if isinstance(result, PlanResult) else steps.transposed
+        predicted = _same_run(core_bars(result, transposed), layer, known)
         sides["predicted"] = _from_zero(predicted)[:MOST_BARS]
     where = "the step" if layer < 0 else f"layer {layer}"
     return where, {name: bars for name, bars in sides.items() if bars}

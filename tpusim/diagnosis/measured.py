@@ -12,6 +12,9 @@ from tpusim.base.errors import FileError
 from tpusim.diagnosis.kinds import HOST, IDLE, OTHER_PROGRAMS, SLOW_STEPS, kind_of
 from tpusim.profiles import Profile
 
+TRANSPOSED = "transpose("
+"""In the scope of an operation of a backward pass."""
+
 BETWEEN_STEPS = "between steps"
 
 SLOW = 1.05
@@ -20,6 +23,7 @@ LEAST_STEPS = 3
 """A step is slow if it takes longer than the median of its device by both: this factor, and so many
 median absolute deviations. Of fewer steps none is."""
 
+_DONE = re.compile(r"-done(?=[.\d]*$)")
 _OPERAND = re.compile(r"\((?:[^%()]|\([^()]*\))*%([\w.-]+)")
 
 
@@ -46,6 +50,12 @@ class MeasuredSteps:
     def devices(self) -> int:
         """The number of devices."""
         return int(self.executions["device"].nunique())
+
+    @property
+    def transposed(self) -> frozenset[str]:
+        """The operations of backward passes, by their scopes."""
+        scopes = self.facts["scope"]
+        return frozenset(scopes.index[scopes.str.contains(TRANSPOSED, regex=False)])
 
     @property
     def typical(self) -> pd.DataFrame:
@@ -115,16 +125,22 @@ def _facts(operations: pd.DataFrame) -> pd.DataFrame:
     first = operations[columns].drop_duplicates("instruction")
     first = first.astype(dict.fromkeys(columns[:-1], "object")).set_index("instruction")
     waits = first[first["wait"]]["text"]
-    ends = {str(name): _first_operand(text) for name, text in waits.items()}
+    ends = {str(name): _awaited(str(name), text) for name, text in waits.items()}
     first["operation"] = [_start(str(name), ends) for name in first.index]
     named = zip(first.index, first["category"], first["scope"], strict=True)
     first["kind"] = [kind_of(category, f"{name} {scope}") for name, category, scope in named]
     return first.sort_values("wait", kind="stable")
 
 
-def _first_operand(text: str) -> str:
+def _awaited(name: str, text: str) -> str:
+    """Return what the end of an asynchronous operation waits for: its operand.
+
+    Parts of tuples are no operations; then it is the start of the same number.
+    """
     found = _OPERAND.search(text.partition(" = ")[2])
-    return found[1] if found else ""
+    if found and not found[1].startswith("get-tuple-element"):
+        return found[1]
+    return _DONE.sub("-start", name)
 
 
 def _start(name: str, ends: dict[str, str]) -> str:

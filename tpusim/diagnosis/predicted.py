@@ -1,14 +1,17 @@
 """What a simulation predicts of a step: whole picoseconds of each operation."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from tpusim.costs import DISPATCH
+from tpusim.base.phase import Phase
+from tpusim.costs import CORE, DISPATCH
 from tpusim.costs import INPUT as INPUT_LABEL
 from tpusim.diagnosis.kinds import HOST, IDLE, INPUT
 from tpusim.diagnosis.measured import apportioned
@@ -26,19 +29,22 @@ _HOSTS = {DISPATCH: HOST, INPUT_LABEL: INPUT}
 _AGAIN = re.compile(r" \(\d+\)$")
 
 
-def predicted_parts(result: Result) -> pd.DataFrame:
+def predicted_parts(result: Result, transposed: Collection[str] | None = None) -> pd.DataFrame:
     """Return the parts of a simulated step, with `COLUMNS`; they sum to it.
 
     An operation has the core's time in it and in waits for it, a mean of all devices. In a loop it
     has a row for each iteration of that loop, its `layer`; else its layer is -1. `bound` is the
     resource that it needs longest.
+
+    transposed: operations of backward passes, whose loops run from the last layer to the first; by
+        default those of that phase.
     """
     timeline, rows = result.timeline, []
     bounds = list(lane_bounds(result))
     for lane in range(len(timeline.lanes)):
         known = operations_by_name(result.program_of(lane))
         devices = timeline.devices[lane] if timeline.devices else 1
-        records, layers = _core(result, lane)
+        records, layers = _core(result, lane, transposed)
         for name, mine in records.items():
             about = _about(known.get(name), mine[0].label, str(mine[0].phase))
             bound = bounds[lane].of(name, mine[0].label).resource
@@ -54,10 +60,12 @@ def predicted_parts(result: Result) -> pd.DataFrame:
     return sums.agg({**first, "predicted_ps": "sum"}).reset_index()
 
 
-def core_bars(result: Result, lane: int = 0) -> list[tuple[int, CoreBar]]:
-    """Return what a lane's core does in a step, in order of time, each with its layer or -1."""
-    known = operations_by_name(result.program_of(lane))
-    records, layers = _core(result, lane)
+def core_bars(
+    result: Result, transposed: Collection[str] | None = None
+) -> list[tuple[int, CoreBar]]:
+    """Return what the first core does in a step, in order of time, each with its layer or -1."""
+    known = operations_by_name(result.program_of(0))
+    records, layers = _core(result, 0, transposed)
     found = []
     for name, mine in records.items():
         kind, bare = _about(known.get(name), mine[0].label, "")[0], _AGAIN.sub("", name)
@@ -69,13 +77,17 @@ def core_bars(result: Result, lane: int = 0) -> list[tuple[int, CoreBar]]:
     return sorted(found, key=lambda each: each[1].start_ps)
 
 
-def _core(result: Result, lane: int) -> "tuple[dict[str, list[Record]], _LayerClock]":
+def _core(
+    result: Result, lane: int, transposed: Collection[str] | None
+) -> "tuple[dict[str, list[Record]], _LayerClock]":
     """Return the records of a lane's core by operation, and when its layers begin."""
     records: dict[str, list[Record]] = {}
     for record in core_records(result.timeline, lane):
         if record.duration_ps:
             records.setdefault(operation_of(record), []).append(record)
-    return records, _LayerClock.of(records, dict(_trips(result.program_of(lane))))
+    if transposed is None:
+        transposed = {name for name, mine in records.items() if mine[0].phase is Phase.BACKWARD}
+    return records, _LayerClock.of(records, result.program_of(lane), transposed)
 
 
 def _about(op: Single | None, label: str, phase: str) -> tuple[str, str, str, str, str]:
@@ -87,50 +99,57 @@ def _about(op: Single | None, label: str, phase: str) -> tuple[str, str, str, st
     return _HOSTS.get(label, kind), "", phase, scope, line
 
 
-def _trips(program: Program) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Yield the operations in loops, each with the innermost loop and its iterations."""
-    for body in (program.body, *(segment.body for segment in program.segments)):
-        yield from _inside(body, None)
+_Loops: TypeAlias = tuple[tuple[str, int], ...]
+"""Loops inside each other, the outermost first: name and iterations."""
 
 
-def _inside(body: Iterable[Op | Call], loop: Loop | None) -> Iterator[tuple[str, tuple[str, int]]]:
+def _loops(body: Iterable[Op | Call], around: _Loops = ()) -> Iterator[tuple[str, _Loops]]:
+    """Yield the operations in loops, each with those around it."""
     for op in body:
         if isinstance(op, Loop):
-            yield from _inside(op.body, op)
-        elif loop is not None:
-            yield op.name, (loop.name, loop.trips)
+            yield from _loops(op.body, (*around, (op.name, op.trips)))
+        elif around:
+            yield op.name, around
 
 
 @dataclass(frozen=True, slots=True)
 class _LayerClock:
-    """When the iterations of loops begin.
+    """When the iterations of the loops of layers begin.
 
     begins: for each loop, the starts of the first operation of its body.
-    trips: the loop of each operation, and its iterations.
+    loops: the loop of each operation, and its iterations. Of loops inside each other it is the one
+        whose body has the most operations, as in `Profile.operations`.
+    backward: loops that run from the last layer to the first.
     """
 
     begins: dict[str, np.ndarray]
-    trips: dict[str, tuple[str, int]]
+    loops: dict[str, tuple[str, int]]
+    backward: frozenset[str]
 
     @classmethod
     def of(
-        cls, records: dict[str, list[Record]], trips: dict[str, tuple[str, int]]
+        cls, records: dict[str, list[Record]], program: Program, transposed: Collection[str]
     ) -> "_LayerClock":
-        first: dict[str, tuple[int, list[Record]]] = {}
-        for name, mine in records.items():
-            if name not in trips:
-                continue
-            loop, count = trips[name]
-            tasks = [record for record in mine if record.stream == "core"]
-            began = min((record.start_ps for record in tasks), default=-1)
-            whole = count > 1 and tasks and sum(record.count for record in tasks) % count == 0
-            if whole and (loop not in first or began < first[loop][0]):
-                first[loop] = began, tasks
-        return cls({loop: _starts(tasks) for loop, (_, tasks) in first.items()}, trips)
+        bodies = (program.body, *(segment.body for segment in program.segments))
+        chains = {name: loops for body in bodies for name, loops in _loops(body) if name in records}
+        sizes = Counter(loops[-1] for loops in chains.values())
+        sizes += Counter(around[-2] for around in set(chains.values()) if len(around) > 1)
+        chosen = {name: max(reversed(loops), key=lambda loop: sizes[loop])
+                  for name, loops in chains.items()}  # fmt: skip
+        first: dict[str, list[Record]] = {}
+        for name, (loop, count) in chosen.items():
+            tasks = [record for record in records[name] if record.stream == CORE]
+            inside = chains[name][-1] == (loop, count)
+            if inside and count > 1 and tasks and sum(each.count for each in tasks) % count == 0:
+                began = tasks[0].start_ps
+                if loop not in first or began < first[loop][0].start_ps:
+                    first[loop] = tasks
+        backward = frozenset(chosen[name][0] for name in transposed if name in chosen)
+        return cls({loop: _starts(tasks) for loop, tasks in first.items()}, chosen, backward)
 
     def times(self, name: str, records: list[Record]) -> Iterator[tuple[int, int]]:
         """Yield the picoseconds of an operation in each iteration; -1 if it is in no loop."""
-        loop, count = self.trips.get(name, ("", 1))
+        loop, count = self.loops.get(name, ("", 1))
         if loop not in self.begins:
             yield -1, sum(record.total_ps for record in records)
             return
@@ -142,7 +161,7 @@ class _LayerClock:
 
     def starts(self, name: str, record: Record) -> Iterator[tuple[int, int]]:
         """Yield layer and start of each repetition of a record."""
-        loop, count = self.trips.get(name, ("", 1))
+        loop, count = self.loops.get(name, ("", 1))
         starts = _starts([record])
         layers = np.full(len(starts), -1)
         if loop in self.begins:
@@ -150,8 +169,8 @@ class _LayerClock:
         yield from zip(map(int, layers), map(int, starts), strict=True)
 
     def _layers(self, loop: str, count: int, starts: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(self.begins[loop], starts, side="right") - 1
-        return np.asarray(at.clip(0) % count)
+        at = (np.searchsorted(self.begins[loop], starts, side="right") - 1).clip(0) % count
+        return np.asarray(count - 1 - at if loop in self.backward else at)
 
 
 def _starts(records: list[Record]) -> np.ndarray:
