@@ -24,7 +24,8 @@ LEAST_OF_STEP = 0.005
 """Causes that are looked for, and the least that one explains, as a fraction of the step."""
 
 NEARLY = 0.9
-"""A smaller group is the cause where it explains this fraction of what the best one does."""
+"""A single operation, or a smaller group, is the cause where it explains this fraction of what the
+best one does."""
 
 LEAST_SAID, MOST_SAID = 0.01, 3
 """Where nothing is predicted: the least fraction of a step that is said, and so many operations."""
@@ -38,12 +39,17 @@ _PLURALS = {"matmul": "matmuls", "vector": "vector operations", "attention": "at
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Operations that may have one cause. rows: their places in the table of units."""
+    """Operations that may have one cause.
+
+    rows: their places in the table of units. factor: whether they have one factor, or one sum.
+    rank: of groups that explain nearly the same, the first is said.
+    """
 
     kind: str
     words: str
     rows: np.ndarray
     factor: bool
+    rank: int = 1
 
 
 def causes(units: pd.DataFrame, step_ps: int, difference_ps: int) -> Iterator[Finding]:
@@ -68,7 +74,7 @@ def _causes(units: pd.DataFrame, least: float, difference_ps: int) -> Iterator[F
         if best < least:
             return
         enough = [at for at, each in enumerate(explained) if each >= NEARLY * best]
-        at = min(enough, key=lambda at: (len(groups[at].rows), -explained[at]))
+        at = min(enough, key=lambda at: (groups[at].rank, len(groups[at].rows), -explained[at]))
         group, effect = groups.pop(at), effects[at]
         total = (measured[group.rows].sum(), predicted[group.rows].sum())
         if effect.sum() * (total[0] - total[1]) > 0:
@@ -92,10 +98,11 @@ def largest(units: pd.DataFrame, step_ps: int) -> Iterator[Finding]:
 
 
 def _groups(units: pd.DataFrame) -> Iterator[_Group]:
-    """Yield each operation alone, and those of a kind, a resource, and an axis together."""
+    """Yield each operation alone, and those of a kind, a resource, an axis, and all together."""
     places = np.arange(len(units))
+    yield _Group("step", "all operations", places, True, rank=3)
     for at, name in enumerate(units.index):
-        yield _Group("operation", str(name), places[at : at + 1], False)
+        yield _Group("operation", str(name), places[at : at + 1], False, rank=0)
     work = ~units["kind"].isin(WAITS)
     for kind, mine in units[work].groupby("kind"):
         yield _Group(str(kind), _PLURALS.get(str(kind), str(kind)), _at(units, mine), True)
@@ -103,7 +110,7 @@ def _groups(units: pd.DataFrame) -> Iterator[_Group]:
         yield _Group(str(bound), f"operations bound by {bound}", _at(units, mine), True)
     for of, mine in units[work & (units["of"] != "")].groupby("of"):
         if len(mine) > 1:
-            yield _Group(str(of), f"operations of `{of}`", _at(units, mine), True)
+            yield _Group(str(of), f"operations of `{of}`", _at(units, mine), True, rank=2)
     moving = units[units["kind"].isin(COLLECTIVES)]
     for axis, mine in moving[moving["axis"] != ""].groupby("axis"):
         yield _Group(f"axis {axis}", f"collectives over {axis}", _at(units, mine), False)

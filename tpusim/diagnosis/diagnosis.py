@@ -142,7 +142,7 @@ class Diagnosis(ShortRepr):
         for number, finding in enumerate(shown, 1):
             yield from wrapped(f"{finding}", f"{number:>3}. ", " " * 5)
         if not shown:
-            yield "  nothing that differs by more than a hundredth of the step"
+            yield "  no cause of half a percent of the step or more"
 
     def _table(self) -> Iterator[str]:
         return folded_table([*_cells(self.by_kind, bool(self.prediction), self)])

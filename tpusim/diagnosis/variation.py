@@ -98,17 +98,19 @@ def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
 
 
 def _between(steps: MeasuredSteps) -> Iterator[Finding]:
-    gaps = steps.executions["gap_ps"]
-    gaps = gaps[gaps >= 0]
+    runs = steps.executions
+    order = runs.groupby("device", sort=False).cumcount()
+    known = runs["gap_ps"] >= 0
+    gaps = runs[known].groupby(order[known])["gap_ps"].mean()
     if gaps.empty or not gaps.sum():
         return
     mean, middle = gaps.mean(), gaps.median()
     late = gaps[gaps > LATE * max(middle, 1)]
     if late.sum() > 0.5 * gaps.sum():
         text = (
-            f"devices wait between steps for the host {len(late)} times in {len(gaps)}, up to "
-            f"{format_seconds(gaps.max() * PS)} (median {format_seconds(middle * PS)}): its input "
-            "or the host is late"
+            f"{len(late)} of {len(gaps)} pauses between steps {'is' if len(late) == 1 else 'are'} "
+            f"late, up to {format_seconds(gaps.max() * PS)} (median "
+            f"{format_seconds(middle * PS)}): devices wait for the host, or for its input"
         )
         yield Finding("late host", round(mean), text)
         return
