@@ -8,7 +8,7 @@ from math import prod
 import pandas as pd
 
 from tpusim.compiler.to_program.op_metadata import phase_of, scope_of
-from tpusim.diagnosis.kinds import COLLECTIVES
+from tpusim.diagnosis.kinds import COLLECTIVES, VECTOR
 from tpusim.diagnosis.measured import MeasuredSteps
 from tpusim.diagnosis.predicted import COLUMNS
 
@@ -118,7 +118,8 @@ def shared_word(parts: pd.DataFrame, words: set[str]) -> pd.Series:
 
 def shared_names(parts: pd.DataFrame) -> pd.Series:
     """Return what each part is in words that both sides have: pass, kind, weight (`of`), axes."""
-    names = parts["phase"] + " " + parts["kind"] + after(" of `{}`", parts["of"])
+    kinds = parts["kind"].replace(VECTOR, "vector work")
+    names = parts["phase"] + " " + kinds + after(" of `{}`", parts["of"])
     return (names + after(" over {}", parts["axis"])).str.strip()
 
 

@@ -35,8 +35,8 @@ from tpusim.profiles import Profile, read_profile
 from tpusim.results import PlanResult, ReplayResult, Result
 from tpusim.simulation import simulate
 
-LEAST_VARIATION = 0.02
-"""What varies comes first if it is this fraction of the step, and counts from a tenth of it."""
+LEAST_VARIATION, LEAST_PAUSE = 0.005, 0.02
+"""What varies comes first if it is this fraction of the step; pauses that are alike, this one."""
 
 LEAST_COMMON = 0.5
 """The fraction of the measured work that has a prediction, below which a note says so."""
@@ -72,8 +72,9 @@ def diagnose(
     result, why = _predicted(profile, prediction, pod)
     parts, words = _parts(steps, profile, result)
     units = _units(parts, result, words)
-    measured, predicted = (int(parts[name].sum()) for name in TIMES[:2])
+    predicted = 0 if result is None else result.timeline.total_ps
     kinds = dict(zip(parts["operation"], parts["kind"], strict=True))
+    steps = steps.named(kinds)
     layer, timelines = layer_timelines(profile, steps, result, kinds)
     return Diagnosis(
         profile=profile.name,
@@ -81,7 +82,7 @@ def diagnose(
         devices=steps.devices,
         executions=len(steps.executions),
         prediction=_words(result),
-        measured_ps=measured,
+        measured_ps=int(parts["measured_ps"].sum()),
         predicted_ps=predicted,
         parts=parts,
         findings=tuple(_findings(steps, parts, units, predicted=result is not None)),
@@ -152,7 +153,7 @@ def _parts(
         named, _ = replayed(profile, result.pod, dict(result.plan.mesh))
         if named is not None:
             measured = by_instruction(measured, predicted_parts(named, steps.transposed))
-            measured = measured[measured["measured_ps"] != 0]
+            measured = measured[measured["measured_ps"] != 0].drop(columns=[*TIMES[1:]])
     return side_by_side(measured, predicted), shared_words(measured, predicted)
 
 
@@ -162,15 +163,18 @@ def _findings(
     step = int(parts["measured_ps"].sum())
     waits = int(parts.loc[parts["kind"].isin((HOST, INPUT)), "predicted_ps"].sum())
     varied = sorted(variation(steps, waits), key=lambda each: -each.picoseconds)
-    early = [each for each in varied if each.picoseconds >= LEAST_VARIATION * step]
-    yield from early
+    varied = [each for each in varied if each.picoseconds >= LEAST_VARIATION * step]
+    alike = [
+        each
+        for each in varied
+        if each.kind in (HOST, INPUT) and each.picoseconds < LEAST_PAUSE * step
+    ]
+    yield from (each for each in varied if each not in alike)
     if predicted:
         yield from causes(units, step, int(units["difference_ps"].sum()))
     else:
         yield from largest(units, step)
-    for each in varied:
-        if each not in early and each.picoseconds >= 0.1 * LEAST_VARIATION * step:
-            yield each
+    yield from alike
 
 
 def _units(parts: pd.DataFrame, result: Result | None, words: set[str]) -> pd.DataFrame:

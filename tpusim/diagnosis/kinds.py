@@ -6,17 +6,14 @@ from tpusim.program import CollectiveKind, TransferKind
 
 MATMUL, ATTENTION, VECTOR = "matmul", "attention", "vector"
 HOST, IDLE, INPUT, SLOW_STEPS = "host", "idle", "input", "slow steps"
-KERNEL, CONTROL, OTHER_PROGRAMS, COLLECTIVE = (
-    "kernel",
-    "control flow",
-    "other programs",
-    "collective",
-)
+KERNEL, CONTROL, COLLECTIVE = "kernel", "control flow", "collective"
+OTHER_PROGRAMS = "other programs"
 
 COLLECTIVES = (*map(str, CollectiveKind), COLLECTIVE)
 WAITS = (*COLLECTIVES, *map(str, TransferKind), HOST, IDLE, INPUT, SLOW_STEPS, OTHER_PROGRAMS)
 """Kinds in which a core does no work of its own."""
 
+_FIRST = sorted(CollectiveKind, key=lambda kind: kind is not CollectiveKind.REDUCE_SCATTER)
 _ATTENTION = re.compile(r"attention|splash|flash|(?:^|_)m[hq]a_")
 _MATMUL = re.compile(r"matmul|gemm|gmm")
 _BY_CATEGORY = (
@@ -36,10 +33,11 @@ def kind_of(category: str, name: str) -> str:
     >>> kind_of("convolution fusion", "fusion.1"), kind_of("all-gather-done", "all-gather-done.2")
     ('matmul', 'all-gather')
     """
-    for kind in CollectiveKind:
-        if kind in category or kind in name.partition(" ")[0]:
+    instruction = name.partition(" ")[0]
+    for kind in _FIRST:
+        if kind in category or kind in instruction:
             return str(kind)
-    if "collective" in category:
+    if "collective" in category or instruction.startswith("async-collective"):
         return COLLECTIVE
     if category == "custom-call":
         found = _ATTENTION.search(name), _MATMUL.search(name)

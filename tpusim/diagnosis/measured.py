@@ -1,8 +1,8 @@
 """What a profile measured of a step: whole picoseconds of all its executions, added up."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -61,6 +61,11 @@ class MeasuredSteps:
     def typical(self) -> pd.DataFrame:
         """The executions that are not slow."""
         return self.executions[~self.executions["slow"]]
+
+    def named(self, kinds: Mapping[str, str]) -> "MeasuredSteps":
+        """Return the same with these kinds of operations, where they are known."""
+        found = self.facts.index.map(kinds).to_series(index=self.facts.index)
+        return replace(self, facts=self.facts.assign(kind=found.fillna(self.facts["kind"])))
 
     def mean(self) -> pd.DataFrame:
         """Return the mean step: `operation`, `layer`, `kind` and `measured_ps` of each part.
