@@ -49,7 +49,7 @@ def _with_neighbours(work: ConvolutionWork, moved: float) -> ConvolutionWork:
     """
     if not moved:
         return work
-    written = min(work.write_bytes, moved / 2)
+    written = min(work.write_bytes, moved)
     return replace(work, read_bytes=moved - written, write_bytes=written, tiled=True)
 
 

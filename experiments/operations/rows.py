@@ -32,6 +32,7 @@ class Measured:
     kind: str
     params: str
     software: str
+    source: str = ""
     line: str = ""
     programs: tuple[Path, ...] = ()
     bytes: float = 0.0
@@ -45,8 +46,8 @@ class Measured:
         programs: Sequence[Path] = (),
     ) -> "Measured":
         """Return a row of the table, joined to the whole line that a profile has for it."""
-        line = whole_line(str(row.get("params", "")), float(row["measured_us"]), lines)
-        names = ("id", "chip", "slice", "kind", "params", "software")
+        line = whole_line(str(row.get("params", "")), _number(row, "measured_us"), lines)
+        names = ("id", "chip", "slice", "kind", "params", "software", "source")
         moved = re.search(r"xprof (\d+\.?\d*) GB/s", str(row.get("params", "")))
         computed = _number(row, "measured_rate") if row.get("unit") == "TFLOP/s" else 0.0
         seconds = _number(row, "measured_us") / 1e6

@@ -6,7 +6,7 @@ A factor multiplies a time: 1.1 means that it takes 1.1 times as long as the chi
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
     "matmul": ("matmul_in_step",),
     "attention": ("attention_efficiency_forward", "attention_efficiency_backward"),
     "vector": ("vector_efficiency",),
-    "hbm": ("hbm_efficiency", "convolution_read", "convolution_store"),
+    "hbm": ("hbm_efficiency", "hbm_read", "convolution_read", "convolution_store"),
     "gather": ("gather_efficiency",),
 }
-"""The shares of a peak that each factor divides."""
+"""The shares of a peak that each factor divides, where the chip's file states them."""
 
 SECONDS: Mapping[str, tuple[str, ...]] = {
     "vector": ("vector_launch",),
@@ -240,8 +240,12 @@ def least_factor(name: str, costs: Any) -> float:
         return float(costs.ici_efficiency)
     if name == "matmul":
         return float(costs.matmul_in_step * costs.matmul_efficiency)
-    shares = [getattr(costs, key) for key in EFFICIENCIES.get(name, ())]
-    return max(shares, default=1 / MOST)
+    return max(_stated(costs, EFFICIENCIES.get(name, ())).values(), default=1 / MOST)
+
+
+def _stated(costs: Any, keys: Iterable[str]) -> dict[str, float]:
+    found = {key: getattr(costs, key) for key in keys}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
@@ -249,10 +253,10 @@ def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     bounded = {name: max(each.value, least_factor(name, costs)) for name, each in found.factors}
     for name, factor in bounded.items():
-        for key in EFFICIENCIES.get(name, ()):
-            changes[key] = min(1.0, getattr(costs, key) / factor)
-        for key in SECONDS.get(name, ()):
-            changes[key] = getattr(costs, key) * factor
+        for key, share in _stated(costs, EFFICIENCIES.get(name, ())).items():
+            changes[key] = min(1.0, share / factor)
+        for key, seconds in _stated(costs, SECONDS.get(name, ())).items():
+            changes[key] = seconds * factor
     if (factor := bounded.get("matmul", 1.0)) < costs.matmul_in_step:
         changes["matmul_efficiency"] = min(
             1.0, costs.matmul_efficiency * costs.matmul_in_step / factor

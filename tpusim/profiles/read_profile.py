@@ -21,6 +21,9 @@ from tpusim.profiles.xspace import read_xspace
 LARGEST = 2 * 2**30
 """Bytes of a profile, unzipped, at most."""
 
+MOST_DEVICES = 512
+"""Devices of one file; a host has eight at most."""
+
 FOLDERS = ("", "*/", "profile/*/", "plugins/profile/*/", "*/plugins/profile/*/")
 """Where in a folder a profile lies, from the folder of one to that of TensorBoard's runs."""
 
@@ -93,6 +96,10 @@ def _profile(name: str, recorded: Recorded, note: str) -> Profile:
     devices.sort(key=lambda device: (len(device.name), device.name))
     if not devices:
         raise FileError(_nothing(recorded))
+    if len(devices) > MOST_DEVICES:
+        raise FileError(
+            f"{len(devices):,} devices in it, where a host has few; copy the file again"
+        )
     for device in devices:
         _name_programs(device)
     operations = stacked([operation_table(device) for device in devices])

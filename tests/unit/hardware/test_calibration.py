@@ -86,6 +86,8 @@ def test_every_factor_changes_what_it_names() -> None:
     for name in FACTORS:
         costs = chip.calibrated(of(**{name: 1.25})).costs
         for key in EFFICIENCIES.get(name, ()):
+            if getattr(chip.costs, key) is None:
+                continue
             assert getattr(costs, key) == pytest.approx(getattr(chip.costs, key) / 1.25)
         for key in SECONDS.get(name, ()):
             assert getattr(costs, key) == pytest.approx(getattr(chip.costs, key) * 1.25)
@@ -101,7 +103,7 @@ def test_nothing_is_faster_than_physics(generation: str) -> None:
     costs = chip.calibrated(Calibration(chip=generation, factors=every)).costs
     assert costs.matmul_efficiency * costs.matmul_in_step == pytest.approx(1)
     for keys in EFFICIENCIES.values():
-        assert all(getattr(costs, key) <= 1 for key in keys)
+        assert all((getattr(costs, key) or 1) <= 1 for key in keys)
     assert costs.time_of("all-gather") == least_factor("all-gather", chip.costs)
     assert chip.costs.ici_efficiency / costs.time_of("all-gather") == pytest.approx(1)
 

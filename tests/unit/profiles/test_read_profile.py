@@ -144,6 +144,12 @@ def test_a_chip_has_the_profilers_names(kind: str, chip: str, tmp_path: Path) ->
     assert ts.read_profile(written(space, "xspace", tmp_path)).chip == chip
 
 
+def test_a_program_that_did_not_run_is_told(profile: ts.Profile) -> None:
+    assert profile.program("jit_stop(1)") is None
+    with pytest.raises(ts.TpusimError, match=r"has no program 'jit_stop\(1\)'; .*jit_step\("):
+        profile.by_category("jit_stop(1)")
+
+
 def test_what_is_printed_is_short(profile: ts.Profile) -> None:
     lines = str(profile).splitlines()
     assert lines[0].startswith(f"{profile.name}: 2 x TPU")
@@ -161,6 +167,18 @@ def test_the_whole_hlo_line_is_kept_where_there_is_one(tmp_path: Path) -> None:
         profile = ts.read_profile(written(space, form, tmp_path))
         assert rows(profile, "dot.7").iloc[0]["text"] == whole[:length]
         assert rows(profile, "dot.7").iloc[0]["shape"] == "bf16[64,128]"
+
+
+def test_a_line_that_is_cut_in_its_shape_has_the_one_that_is_recorded(tmp_path: Path) -> None:
+    space = small_space()
+    shapes = [f"f32[{at},8]{{1,0:T(8,128)S(1)}}" for at in range(1, 40)]
+    for plane in space.planes:
+        plane.about["dot.7"] |= {
+            "long_name": f"%dot.7 = ({', '.join(shapes)}) fusion(%p)",
+            "shape_with_layout": f"({', '.join(shapes[:3])})",
+        }
+    dot = rows(ts.read_profile(written(space, "trace", tmp_path)), "dot.7").iloc[0]
+    assert (dot["shape"], dot["spaces"]) == ("f32[1,8], f32[2,8], f32[3,8]", "chip")
 
 
 def body(space: SpaceWriter, loops: list[tuple[str, int, int]], scopes: dict[str, str]) -> None:
