@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,16 +9,13 @@ from tpusim.base.errors import FileError, blame
 from tpusim.calibration.estimate import Floats, Rows
 from tpusim.calibration.trial import TrialFactors
 from tpusim.costs import CORE, cost_program
+from tpusim.diagnosis.diagnose import own_slice
 from tpusim.engine import run
 from tpusim.hardware import FACTORS, Chip, Placement, Slice, load_chip, parse_slice
-from tpusim.hardware.legality import default_shape
 from tpusim.profiles import Profile
 from tpusim.profiles.profile import PS
-from tpusim.program import Program
+from tpusim.program import Program, walk_ops
 from tpusim.results import core_records, operation_of
-
-if TYPE_CHECKING:
-    from tpusim.compiler import Compiled
 
 KINDS = ("matmul", "attention", "vector")
 COLLECTIVE = "collective"
@@ -64,14 +60,20 @@ class ProfiledSteps:
             chip = load_chip(profile.chip)
             chosen = parse_slice(pod) if isinstance(pod, str) else pod
             if chosen is None and compiled.slice is None:
-                chosen = _usual_slice(compiled, chip)
+                chosen = own_slice(profile, compiled)
             translated = translate_compiled(compiled, chosen)
             if translated.pod.chip.generation != chip.generation:
                 raise FileError(
                     f"the profile is of {chip.generation}, and the slice {translated.pod} is not; "
                     "give the slice that it was taken on"
                 )
-        return cls(_measured(profile), translated.program, translated.pod, translated.placement)
+            found = _measured(profile)
+            if not found.keys() & {op.name for op, _ in walk_ops(translated.program.body)}:
+                raise FileError(
+                    "none of its operations is one of its program, as far as it is understood; "
+                    "profile a whole step"
+                )
+        return cls(found, translated.program, translated.pod, translated.placement)
 
     @property
     def chip(self) -> Chip:
@@ -104,14 +106,6 @@ class ProfiledSteps:
                 kind = record.label if record.label in KINDS else COLLECTIVE
                 found[name] = found.get(name, (0.0, ""))[0] + PS * record.total_ps, kind
         return found
-
-
-def _usual_slice(compiled: "Compiled", chip: Chip) -> Slice:
-    """Return the most cube-like slice with as many devices as a program."""
-    from tpusim.compiler.hlo.read import read_module
-
-    devices = read_module(compiled.data, compiled.name).devices
-    return Slice(chip, default_shape(chip.slice_rules, -(-devices // chip.devices)))
 
 
 def _measured(profile: Profile) -> dict[str, float]:

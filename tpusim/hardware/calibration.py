@@ -30,7 +30,9 @@ EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
     "hbm": ("hbm_efficiency", "hbm_read", "convolution_read", "convolution_store"),
     "gather": ("gather_efficiency",),
 }
-"""The shares of a peak that each factor divides, where the chip's file states them."""
+"""The shares of a peak that each factor divides, where the chip's file states them.
+
+The first of each bounds the factor; none of the others goes above 1."""
 
 SECONDS: Mapping[str, tuple[str, ...]] = {
     "vector": ("vector_launch",),
@@ -240,7 +242,7 @@ def least_factor(name: str, costs: Any) -> float:
         return float(costs.ici_efficiency)
     if name == "matmul":
         return float(costs.matmul_in_step * costs.matmul_efficiency)
-    return max(_stated(costs, EFFICIENCIES.get(name, ())).values(), default=1 / MOST)
+    return next(iter(_stated(costs, EFFICIENCIES.get(name, ())).values()), 1 / MOST)
 
 
 def _stated(costs: Any, keys: Iterable[str]) -> dict[str, float]:
