@@ -15,6 +15,9 @@ from tpusim.diagnosis.predicted import COLUMNS
 ABOUT = ("kind", "axis", "phase", "scope", "line", "bound")
 TIMES = ("measured_ps", "predicted_ps", "difference_ps")
 
+LEAST_KNOWN = 0.5
+"""The fraction of a kind's time of which a profile knows the pass, from which it counts."""
+
 SHORTEST_WORD = 3
 """Letters of a word that both sides have; `d`, `dx` and `dw` are no names of weights."""
 
@@ -114,6 +117,16 @@ def shared_word(parts: pd.DataFrame, words: set[str]) -> pd.Series:
     found = ([word for word in _SEPARATORS.split(scope) if word in words] for scope in scopes)
     last = {scope: each[-1] if each else "" for scope, each in zip(scopes, found, strict=True)}
     return parts["scope"].map(last)
+
+
+def known_to_both(parts: pd.DataFrame) -> pd.DataFrame:
+    """Return parts without pass, weight or axes in kinds of which the profile hardly knows them."""
+    whole = parts.groupby("kind")["measured_ps"].sum()
+    for column in ("phase", "axis", "of"):
+        known = parts[parts[column] != ""].groupby("kind")["measured_ps"].sum()
+        unknown = whole.index[known.reindex(whole.index, fill_value=0) < LEAST_KNOWN * whole]
+        parts = parts.assign(**{column: parts[column].mask(parts["kind"].isin(unknown), "")})
+    return parts
 
 
 def shared_names(parts: pd.DataFrame) -> pd.Series:

@@ -14,6 +14,7 @@ from tpusim.diagnosis.alignment import (
     TIMES,
     after,
     by_instruction,
+    known_to_both,
     measured_parts,
     shared_names,
     shared_word,
@@ -184,7 +185,7 @@ def _units(parts: pd.DataFrame, result: Result | None, words: set[str]) -> pd.Da
     """
     own = parts[~parts["kind"].isin((SLOW_STEPS, HOST, INPUT))]
     if isinstance(result, PlanResult):
-        own = own.assign(of=shared_word(own, words))
+        own = known_to_both(own.assign(of=shared_word(own, words)))
         names = shared_names(own)
     else:
         own = own.assign(of=own["line"])
