@@ -41,7 +41,7 @@ def test_predictions_are_programs_run_files_and_maxtext_configs(
     for given, words in (
         ([HLO, "--slice", "v5e:2x2"], "the replay of scan_mlp_v5e_2x2 on v5e:2x2"),
         ([str(run)], "the plan of transformer on v5e:4x4"),
-        ([str(run), "--set", "slice.topology=2x8"], "the plan of transformer on v5e:2x8"),
+        ([str(run), "--set", "slice.chip=v6e"], "the plan of transformer on v6e:4x4"),
         (["--maxtext", CONFIG, "--slice", "v6e-8"], "the plan of maxtext on v6e:2x4"),
         (["--slice", "v5e:2x2"], "the replay of jit_scan_mlp_v5e_2x2 on v5e:2x2"),
     ):
