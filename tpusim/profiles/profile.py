@@ -6,6 +6,7 @@ from statistics import fmean
 
 import pandas as pd
 
+from tpusim.base.errors import TpusimError, nearest
 from tpusim.base.plain_text import plain
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import padded
@@ -67,9 +68,14 @@ class Profile(ShortRepr):
     def by_category(self, program: str = "") -> pd.Series:
         """Return the picoseconds of a step by category, idle time included: means of all devices.
 
+        Raise TpusimError for a program that did not run.
+
         program: as in `steps`; by default the one of the steps.
         """
         program = program or self.main
+        if program not in set(self.steps["program"]):
+            choice = nearest(program, self.steps["program"].unique())
+            raise TpusimError(f"{self.name} has no program {program!r}; {choice}")
         mine = self.operations[self.operations["program"] == program]
         mine = mine[~mine["asynchronous"]]
         steps = self.steps[self.steps["program"] == program]

@@ -144,6 +144,12 @@ def test_a_chip_has_the_profilers_names(kind: str, chip: str, tmp_path: Path) ->
     assert ts.read_profile(written(space, "xspace", tmp_path)).chip == chip
 
 
+def test_a_program_that_did_not_run_is_told(profile: ts.Profile) -> None:
+    assert profile.program("jit_stop(1)") is None
+    with pytest.raises(ts.TpusimError, match=r"has no program 'jit_stop\(1\)'; .*jit_step\("):
+        profile.by_category("jit_stop(1)")
+
+
 def test_what_is_printed_is_short(profile: ts.Profile) -> None:
     lines = str(profile).splitlines()
     assert lines[0].startswith(f"{profile.name}: 2 x TPU")
