@@ -13,6 +13,7 @@ from tpusim.diagnosis.measured import MeasuredSteps
 from tpusim.diagnosis.predicted import COLUMNS
 
 ABOUT = ("kind", "axis", "phase", "scope", "line", "bound")
+ORDERS = ("measured_order", "predicted_order")
 TIMES = ("measured_ps", "predicted_ps", "difference_ps")
 
 LEAST_KNOWN = 0.5
@@ -70,8 +71,8 @@ def by_instruction(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFr
     """
     predicted = _same_layers(measured, predicted)
     times = pd.merge(
-        measured[["operation", "layer", "measured_ps"]],
-        predicted[["operation", "layer", "predicted_ps"]],
+        measured[["operation", "layer", "measured_ps", ORDERS[0]]],
+        predicted[["operation", "layer", "predicted_ps", ORDERS[1]]],
         how="outer",
         on=["operation", "layer"],
         sort=False,
@@ -146,6 +147,9 @@ def with_difference(parts: pd.DataFrame) -> pd.DataFrame:
     times = {
         name: parts[name].fillna(0).astype("int64") if name in parts else 0 for name in TIMES[:2]
     }
-    parts = parts.assign(**times)
+    orders = {
+        name: parts[name].fillna(-1).astype("int64") if name in parts else -1 for name in ORDERS
+    }
+    parts = parts.assign(**times, **orders)
     parts["difference_ps"] = parts["measured_ps"] - parts["predicted_ps"]
-    return parts[["operation", "layer", *ABOUT, *TIMES]]
+    return parts[["operation", "layer", *ABOUT, *TIMES, *ORDERS]]
