@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 from tpusim.base.errors import FileError, blame
+from tpusim.cli.simulate_command import read_arguments
 from tpusim.results import Result
-from tpusim.runfile import SimulationRun, read_one_plan
 from tpusim.simulation import simulate
-
-RUN_ENDING = ".toml"
 
 
 def prediction_of(
@@ -19,8 +17,9 @@ def prediction_of(
     """
     if path is not None and maxtext is not None:
         raise FileError(f"{path} and --maxtext are both predictions; give one")
-    run = _run(path, maxtext, settings, pod)
-    if run is not None:
+    if maxtext is not None or (path is not None and (path == "-" or path.endswith(".toml"))):
+        words = [] if path is None else [path]
+        run = read_arguments(words, settings, maxtext, pod, verbose=False)
         with blame(run.where):
             return simulate(run.model, run.plan, run.pod, input=run.input)
     if settings:
@@ -30,20 +29,3 @@ def prediction_of(
     from tpusim.compiler import load
 
     return simulate(load(path), pod=pod)
-
-
-def _run(
-    path: str | None, maxtext: str | None, settings: Sequence[str], pod: str | None
-) -> SimulationRun | None:
-    if maxtext is not None:
-        from tpusim.maxtext import from_maxtext
-
-        return from_maxtext(maxtext, pod=pod, settings=settings)
-    if path is None or not (path.endswith(RUN_ENDING) or path == "-"):
-        return None
-    if pod is not None:
-        raise FileError(
-            f"--slice {pod} is for programs; a run file names its slice: write --set "
-            f"slice.name={pod}"
-        )
-    return read_one_plan(path, settings)
