@@ -261,11 +261,14 @@ def _ops(body: Sequence[Op]) -> Iterator[tuple[str, Op]]:
 _LINE = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$", re.M)
 
 
-def _lines(hlo: str) -> dict[str, str]:
-    """Return the HLO lines of instructions, as a profiler shows them."""
-    rests = ((name, re.split(r", (?:metadata|backend_config)=", rest)[0])
-             for name, rest in _LINE.findall(hlo))  # fmt: skip
-    return {name: f"%{name} = {rest}" for name, rest in rests}
+def _lines(hlo: str) -> dict[str, tuple[str, str]]:
+    """Return the HLO lines of instructions, as a profiler shows them, and JAX's names for them."""
+    found = {}
+    for name, rest in _LINE.findall(hlo):
+        shown = re.split(r", (?:metadata|backend_config)=", rest)[0]
+        scope = re.search(r'op_name="([^"]*)"', rest)
+        found[name] = f"%{name} = {shown}", scope[1] if scope else ""
+    return found
 
 
 def _done_of(hlo: str) -> dict[str, str]:
@@ -277,7 +280,7 @@ def _done_of(hlo: str) -> dict[str, str]:
 
 
 def _about(
-    result: Result, tasks: Sequence[Task], lines: Mapping[str, str]
+    result: Result, tasks: Sequence[Task], lines: Mapping[str, tuple[str, str]]
 ) -> dict[str, dict[str, Any]]:
     """Return the facts of each operation, loops and transfers included."""
     ops = dict(_ops(result.program_of(0).body))
@@ -285,14 +288,15 @@ def _about(
     names = {**labels, **dict.fromkeys(ops)}
     about = {}
     for name in names:
-        line, op = lines.get(name, ""), ops.get(name)
+        op = ops.get(name)
+        line, scope = lines.get(name) or ("", getattr(op, "scope", ""))
         facts: dict[str, Any] = {"hlo_category": _category(name, line, labels.get(name) or "")}
         if line:
             facts["long_name"] = line
         if source := getattr(op, "source", ""):
             facts["source"] = f"/home/someone/project/{source}"
-        if scope := getattr(op, "scope", ""):
-            facts["tf_op"] = f"jit(step)/{scope}:"
+        if scope:
+            facts["tf_op"] = f"{scope}:"
         if flops := float(getattr(getattr(op, "flops", None), "total", 0)):
             facts["model_flops"] = facts["flops"] = round(flops / result.pod.devices)
         if (work := getattr(op, "work", None)) is not None:

@@ -44,11 +44,11 @@ class PlaneWriter:
 
     def packed(self) -> bytes:
         """Return the plane as bytes."""
-        plane, numbers, kinds = Plane(name=self.name.encode()), {}, {}
+        plane, numbers, kinds = Plane(name=encoded(self.name)), {}, {}
         for name, value in self.facts.items():
             _write(plane.stats.add(), name, value, numbers)
         for line, events in self.lines.items():
-            found = Line(name=line.encode())
+            found = Line(name=encoded(line))
             for each in events:
                 kind = kinds.setdefault(each.name, len(kinds) + 1)
                 event = Event(kind=kind, offset_ps=each.start_ps, duration_ps=each.duration_ps)
@@ -61,13 +61,13 @@ class PlaneWriter:
             entry = plane.events.add(key=kinds.get(name, len(plane.events) + 1))
             facts = dict(self.about.get(name, {}))
             text = str(facts.pop("long_name", name))
-            entry.value.name = text.encode("utf-8", "surrogatepass")
+            entry.value.name = encoded(text)
             if text != name:
-                entry.value.display_name = name.encode("utf-8", "surrogatepass")
+                entry.value.display_name = encoded(name)
             for key, value in facts.items():
                 _write(entry.value.stats.add(), key, value, numbers)
         for name, number in numbers.items():
-            plane.statistics.add(key=number).value.name = name.encode()
+            plane.statistics.add(key=number).value.name = encoded(name)
         return plane.SerializeToString()
 
 
@@ -120,6 +120,11 @@ def _complete(
     }  # fmt: skip
 
 
+def encoded(text: str) -> bytes:
+    """Return a text as bytes, which are no UTF-8 where it has half of a pair."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 def _write(stat: Any, name: str, value: Any, numbers: dict[str, int]) -> None:
     stat.kind = numbers.setdefault(name, len(numbers) + 1)
     if isinstance(value, bytes):
@@ -129,4 +134,4 @@ def _write(stat: Any, name: str, value: Any, numbers: dict[str, int]) -> None:
     elif isinstance(value, int):
         setattr(stat, "uint64" if value >= 0 else "int64", value)
     else:
-        stat.text = str(value).encode("utf-8", "surrogatepass")
+        stat.text = encoded(str(value))

@@ -6,6 +6,8 @@ from .base.errors import TpusimError as TpusimError
 from .bounds import bound as bound
 from .compiler_check import PlanCheck as PlanCheck
 from .compiler_check import check as check
+from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import diagnose as diagnose
 from .export import export_jax as export_jax
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,8 +66,9 @@ def _rows(events: Events, asynchronous: bool) -> pd.DataFrame:
         table["self_ps"], outer = durations, np.full(len(starts), -1)
     else:
         table["self_ps"], outer = _nested(starts, durations)
-    loop = _loops(outer, np.array([is_loop(about) for about in abouts], bool)[kinds])
-    table["loops"], table["layer"] = _layers(table["scope"], kinds, loop)
+    loops = np.array([is_loop(about) for about in abouts], bool)
+    loop, table["loops"] = _loops(outer, loops[kinds])
+    table["layer"] = _layers(table["scope"], kinds, loop)
     return table
 
 
@@ -99,11 +99,12 @@ def _nested(starts: np.ndarray, durations: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _facts(kinds: Sequence[About], codes: np.ndarray) -> pd.DataFrame:
     """Return the columns that all events of an operation share. codes: the kind of each row."""
+    shapes = [_shape(kind) for kind in kinds]
     texts = {
         "instruction": [kind.instruction for kind in kinds],
         "category": [kind.category or opcode(kind.text) for kind in kinds],
-        "shape": [_shape(kind.text)[0] for kind in kinds],
-        "spaces": [_shape(kind.text)[1] for kind in kinds],
+        "shape": [shape for shape, _ in shapes],
+        "spaces": [spaces for _, spaces in shapes],
         "source": [kind.source for kind in kinds],
         "scope": [kind.scope for kind in kinds],
         "text": [kind.text for kind in kinds],
@@ -142,61 +143,65 @@ def is_loop(kind: About) -> bool:
     return (kind.category or opcode(kind.text) or kind.instruction.partition(".")[0]) == "while"
 
 
-def _shape(text: str) -> tuple[str, str]:
+def _shape(kind: About) -> tuple[str, str]:
     """Return the shapes of an operation's results, and the memories that they are in."""
-    line = text.partition(" = ")[2]
+    line = kind.text.partition(" = ")[2]
     end = _OPCODE.search(line)
     try:
-        arrays = flatten_shape(parse_shape(line[: end.start()] if end else ""))
-    except (ValueError, IndexError, AttributeError, TypeError):
+        arrays = flatten_shape(parse_shape(line[: end.start()] if end else kind.shape))
+    except (ValueError, IndexError, AttributeError, TypeError, RecursionError):
         return "", ""
     names = {HBM_SPACE: "HBM", HOST_SPACE: "host"}
     spaces = dict.fromkeys(names.get(each.space, "chip") for each in arrays)
     return ", ".join(map(str, arrays)), ", ".join(spaces)
 
 
-def _loops(outer: np.ndarray, loops: np.ndarray) -> np.ndarray:
-    """Return the innermost loop that each event is inside of, as a row; -1 for none.
+def _loops(outer: np.ndarray, loops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the innermost loop that each event is inside of, as a row or -1, and their number.
 
     outer: the event that each is inside of. loops: True for a loop.
     """
-    found = np.full(len(outer), -1, np.int64)
-    loop, around = found.data, outer.data
+    found, count = np.full(len(outer), -1, np.int64), np.zeros(len(outer), np.int64)
+    loop, depth, around = found.data, count.data, outer.data
     for at in np.flatnonzero(outer >= 0).tolist():
-        loop[at] = around[at] if loops[around[at]] else loop[around[at]]
-    return found
+        inside = around[at]
+        loop[at] = inside if loops[inside] else loop[inside]
+        depth[at] = depth[inside] + bool(loops[inside])
+    return found, count
 
 
-def _layers(
-    scopes: pd.Series, kinds: np.ndarray, loop: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many loops each row is inside of, and its layer (-1 if it is not known).
+def _layers(scopes: pd.Series, kinds: np.ndarray, loop: np.ndarray) -> np.ndarray:
+    """Return the layer of each row; -1 where it is not known.
 
-    The layer is the number in the name of the scope or, in a loop, of the iteration. JAX runs the
-    backward pass of a loop from the last layer to the first. Of loops inside each other the layers'
-    is the one whose body has the most operations: those around it are microbatches, and those
-    inside it parts of a layer.
+    It is the number in the name of the scope or, in a loop, of the iteration. JAX runs the backward
+    pass of a loop from the last layer to the first. Of loops inside each other the layers' is the
+    one whose body has the most operations: those around it are microbatches, and those inside it
+    parts of a layer.
 
     loop: the innermost loop of each row, as a row.
     """
-    layer = pd.Series(kinds).groupby([loop, kinds]).cumcount().to_numpy(copy=True)
-    backward = scopes.cat.categories.str.contains("transpose(", regex=False)
-    depth = np.zeros(len(kinds), np.int64)
-    richness: dict[Any, int] = pd.Series(kinds).groupby(loop).nunique().to_dict()
-    bodies: dict[Any, Any] = {**pd.Series(loop).groupby(loop).indices}
-    for at, rows in sorted(bodies.items()):
-        around = loop[at] if at >= 0 else -1
-        depth[rows] = depth[at] + 1 if at >= 0 else 0
-        if at < 0:
-            layer[rows] = -1
-        elif around >= 0 and richness[at] < richness[around]:
-            layer[rows] = layer[at]
-            richness[at] = richness[around]
-        elif backward[scopes.cat.codes.to_numpy()[rows]].any():
-            layer[rows] = layer[rows].max() - layer[rows]
-    named = np.array([_named_layer(scope) for scope in scopes.cat.categories], np.int64)
     codes = scopes.cat.codes.to_numpy()
-    return depth, np.where(named[codes] >= 0, named[codes], layer) if len(named) else layer
+    named = np.array([_named_layer(scope) for scope in scopes.cat.categories], np.int64)
+    iteration = pd.Series(kinds).groupby([loop, kinds]).cumcount().to_numpy()
+    rows = np.flatnonzero(loop >= 0)
+    loops, inside = np.unique(loop[rows], return_inverse=True)
+    back = scopes.cat.categories.str.contains("transpose(", regex=False)[codes[rows]]
+    backward = np.bincount(inside[back], minlength=len(loops)) > 0
+    last = np.zeros(len(loops), np.int64)
+    np.maximum.at(last, inside, iteration[rows])
+    layer = np.full(len(loop), -1)
+    layer[rows] = np.where(backward[inside], last[inside] - iteration[rows], iteration[rows])
+    richness = np.bincount(inside[iteration[rows] == 0], minlength=len(loops))
+    follows = np.zeros(len(loops), bool)
+    place = dict(zip(loops.tolist(), range(len(loops)), strict=True))
+    for at in loops[loop[loops] >= 0].tolist():
+        around, own = place[loop[at]], place[at]
+        if follows[around]:
+            layer[at] = layer[loop[at]]
+        if richness[own] < richness[around]:
+            follows[own], richness[own] = True, richness[around]
+    layer[rows] = np.where(follows[inside], layer[loop[rows]], layer[rows])
+    return np.where(named[codes] >= 0, named[codes], layer)
 
 
 def _named_layer(scope: str) -> int:

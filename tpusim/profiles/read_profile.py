@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from tpusim.base.errors import FileError, blame
-from tpusim.base.text_files import path_of, read_bytes
+from tpusim.base.text_files import A_PROFILE, PROFILES, path_of, read_bytes
 from tpusim.base.units import format_bytes
 from tpusim.hardware import Chip, chip_names, load_chip
 from tpusim.profiles.operations import operation_table, stacked, step_table
@@ -21,8 +21,8 @@ from tpusim.profiles.xspace import read_xspace
 LARGEST = 2 * 2**30
 """Bytes of a profile, unzipped, at most."""
 
-PATTERNS = ("*.xplane.pb", "*.trace.json.gz", "*.trace.json")
-"""Files of a folder, the richest first."""
+MOST_DEVICES = 512
+"""Devices of one file; a host has eight at most."""
 
 FOLDERS = ("", "*/", "profile/*/", "plugins/profile/*/", "*/plugins/profile/*/")
 """Where in a folder a profile lies, from the folder of one to that of TensorBoard's runs."""
@@ -52,7 +52,7 @@ def read_profile(path: str | Path) -> Profile:
     path = path_of(path, "read_profile")
     with blame(path.name or str(path)):
         file, note = _file_of(path)
-        recorded = _recorded(read_bytes(file, "a profile", WANTED, LARGEST))
+        recorded = _recorded(read_bytes(file, A_PROFILE, WANTED, LARGEST))
         return _profile(clean(file.name), recorded, note)
 
 
@@ -61,8 +61,8 @@ def _file_of(path: Path) -> tuple[Path, str]:
     try:
         if not path.is_dir():
             return path, ""
-        for pattern in PATTERNS:
-            found = [file for folder in FOLDERS for file in path.glob(f"{folder}{pattern}")]
+        for kind in PROFILES:
+            found = [file for folder in FOLDERS for file in path.glob(f"{folder}*{kind}")]
             if found:
                 newest = max(file.parent for file in found)
                 hosts = sorted(file for file in found if file.parent == newest)
@@ -96,6 +96,10 @@ def _profile(name: str, recorded: Recorded, note: str) -> Profile:
     devices.sort(key=lambda device: (len(device.name), device.name))
     if not devices:
         raise FileError(_nothing(recorded))
+    if len(devices) > MOST_DEVICES:
+        raise FileError(
+            f"{len(devices):,} devices in it, where a host has few; copy the file again"
+        )
     for device in devices:
         _name_programs(device)
     operations = stacked([operation_table(device) for device in devices])

@@ -20,6 +20,7 @@ class About(NamedTuple):
     instruction: the name in the HLO; of a program, its name with the fingerprint.
     category: XLA's `hlo_category`; empty if it is not recorded.
     text: the HLO line; may be cut.
+    shape: of its result, with layouts, where it is recorded apart from the line.
     flops, bytes: what the compiler counts, of one execution; negative if it is not recorded.
     source: the file and line of the user's code, such as `model.py:42`.
     scope: JAX's name of the operation, such as `jit(step)/layer/dot_general`.
@@ -28,6 +29,7 @@ class About(NamedTuple):
     instruction: str
     category: str = ""
     text: str = ""
+    shape: str = ""
     flops: float = -1.0
     bytes: float = -1.0
     source: str = ""
@@ -161,7 +163,7 @@ _SPARSE_LINES = {"Sparse Core Ops": "asynchronous", "XLA Ops": "asynchronous"}
 
 _SEGMENTS = r"(?:[\w.@+~%-]+(?: [\w.@+~%-]+)*[\\/]+)"
 _PATH = re.compile(rf"(?<![\w)\]>}}.*])(?:[A-Za-z]:[\\/]+{_SEGMENTS}*|[~\\/]+{_SEGMENTS}+)")
-_FILE = re.compile(r"(file=|\bfile:)(\"?)[^\"\s]*[\\/]")
+_FILE = re.compile(r"(file=|\bfile:)(\"?)[^\"\s]{0,1000}[\\/]")
 _CODE = re.compile(r"[A-Za-z0-9+/=]{300,}")
 
 
@@ -192,6 +194,7 @@ def about_of(name: str, facts: Mapping[str, object]) -> About:
         instruction=clean(name.split(" = ")[0].lstrip("%")),
         category=clean(str(facts.get("hlo_category", ""))),
         text=clean(text) if " = " in text else "",
+        shape=clean(str(facts.get("shape_with_layout", ""))),
         flops=_number(facts, "model_flops", "flops"),
         bytes=_number(facts, "raw_bytes_accessed", "bytes_accessed"),
         source=place_of(str(facts.get("source", ""))),

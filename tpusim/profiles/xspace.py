@@ -16,7 +16,10 @@ OFFSET, DURATION = "device_offset_ps", "device_duration_ps"
 EPOCH_NS = 2**50
 """Timestamps above it, 13 days, count from 1970."""
 
-CORRUPT = "broken: it ends early or is no XSpace; copy the file again, or profile the step again"
+CORRUPT = (
+    "broken: it ends early, or is no XSpace and no trace; copy the file again, or profile the step "
+    "again"
+)
 
 
 def read_xspace(data: bytes) -> Recorded:
