@@ -252,9 +252,11 @@ def test_a_sharded_head_that_is_all_reduced_does_not_wait() -> None:
 def test_the_head_of_maxtext_waits_where_it_is_all_reduced(
     mesh: dict[str, int], keys: dict[str, Any], waits: bool
 ) -> None:
-    """In 5 of 5 of its programs; over `fsdp` alone, where it is scattered, not."""
+    """In 5 of 5 of its programs; over `fsdp` alone, where it is scattered, not; nor a tied one."""
     size: dict[str, Any] = {"global_batch": 256, "seq_len": 1024, "remat": "full"}
-    assert head_waits(plan_of(mesh, **size, **keys)) is waits
+    plan = plan_of(mesh, **size, **keys)
+    assert head_waits(plan) is waits
+    assert not head_waits(plan, tied_embeddings=True)
 
 
 @pytest.mark.parametrize(
