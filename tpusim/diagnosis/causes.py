@@ -156,27 +156,20 @@ def _finding(
     group: _Group, units: pd.DataFrame, total: tuple[float, float], effect: float, whole: float
 ) -> Finding:
     measured, predicted = total
-    if group.kind == "operation":
-        kind = str(units["kind"].iloc[group.rows[0]])
-        text = f"{group.words} {_alone(kind, measured, predicted, effect)}"
-    elif not group.factor:
-        text = f"{group.words} are {_exposed(measured, predicted)}"
+    kind = str(units["kind"].iloc[group.rows[0]])
+    alone = group.kind == "operation"
+    if alone and not measured:
+        text = f"is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+    elif not predicted:
+        text = f"takes {format_seconds(measured * PS)}, which is not predicted"
+    elif not group.factor and (kind in COLLECTIVES or not alone):
+        text = f"{'is' if alone else 'are'} {_exposed(measured, predicted)}"
     else:
-        ratio = measured / predicted
-        text = f"{group.words} take {ratio:.2f} times the prediction: {more(effect)}"
+        text = f"{'takes' if alone else 'take'} {measured / predicted:.2f} times the prediction"
+    amount = more(effect)
     if whole * effect > 0 and abs(effect) < 0.995 * abs(whole):
-        text += f", of {more(whole)}"
-    return Finding(group.kind, round(effect), text)
-
-
-def _alone(kind: str, measured: float, predicted: float, effect: float) -> str:
-    if kind in COLLECTIVES and predicted:
-        return f"is {_exposed(measured, predicted)}"
-    if not predicted:
-        return f"takes {format_seconds(measured * PS)}, which is not predicted"
-    if not measured:
-        return f"is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
-    return f"takes {measured / predicted:.2f} times the prediction: {more(effect)}"
+        amount = f"{format_seconds(abs(effect) * PS)} of the {more(whole)}"
+    return Finding(group.kind, round(effect), f"{group.words} {text}: {amount}")
 
 
 def _exposed(measured: float, predicted: float) -> str:

@@ -116,6 +116,27 @@ def profile_of(case: Case, seed: int) -> bytes:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("program", [DECODER, FSDP, MIXTURE, CONVOLUTIONS, DECODE])
+def test_without_a_fault_no_cause_is_large(program: str, tmp_path: Path) -> None:
+    """Jitter alone lengthens waits, by less than 3 % of the step."""
+    path = tmp_path / "step.xplane.pb"
+    path.write_bytes(profile_of(Case(program, ""), seed=1))
+    found = ts.diagnose(path, healthy(program))
+    assert all(abs(each.picoseconds) < 0.03 * found.measured_ps for each in found.findings)
+
+
+def test_a_fault_is_found_against_a_plan_too(tmp_path: Path) -> None:
+    """The plan of the same model has other operations, which differ by less than the fault."""
+    path, pod = tmp_path / "step.xplane.pb", healthy(FSDP).pod
+    path.write_bytes(profile_of(Case(FSDP, "", (Fault("slow_link", 3.0),)), seed=1))
+    model = ts.models.Transformer(
+        layers=3, embed=1024, mlp=4096, heads=8, kv_heads=4, head_dim=128, vocab=4096
+    )
+    plan = ts.simulate(model, ts.Plan(mesh={"fsdp": 4}, seq_len=512, global_batch=16), pod)
+    (first, *_) = ts.diagnose(path, plan).findings
+    assert first.text.startswith("collectives over fsdp are exposed for")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_fault_is_the_first_sentence(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "step.xplane.pb"
@@ -125,8 +146,5 @@ def test_the_fault_is_the_first_sentence(name: str, tmp_path: Path) -> None:
     assert found.findings[0].text.startswith(case.said)
     for parts in (found.by_kind, found.by_layer, found.by_line, found.by_axis, found.by_operation):
         assert parts["measured_ps"].sum() == found.measured_ps
-        assert (
-            parts["predicted_ps"].sum() == found.predicted_ps == result.timeline.total_ps
-            or case.own
-        )
+        assert parts["predicted_ps"].sum() == found.predicted_ps
         assert parts["difference_ps"].sum() == found.measured_ps - found.predicted_ps
