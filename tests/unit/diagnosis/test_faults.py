@@ -1,5 +1,6 @@
 """Profiles with one known fault each: it is the first sentence of their diagnosis."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,11 +20,12 @@ HLO = Path(__file__).parents[2] / "data" / "hlo"
 DECODER, FSDP, MIXTURE = "decoder_v4_2x2x1", "decoder_v5p_2x2x1", "moe_v6e_4x4"
 CONVOLUTIONS, DECODE = "convolution_v3_2x2", "decode_v5e_2x4"
 NOISE = 0.02
+MXU = r"(matmuls|convolutions|operations bound by MXU) take 1\."
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program, what is wrong, and what the first sentence says of it."""
+    """A program, what is wrong, and a pattern of the beginning of the first sentence."""
 
     program: str
     said: str
@@ -76,8 +78,8 @@ CASES = {
     "attention": Case(FSDP, "attention kernels take 1.", label="attention"),
     "matmuls": Case(DECODER, "matmuls take 1.", label="matmul"),
     "matmuls, own replay": Case(FSDP, "matmuls take 1.", label="matmul", own=True),
-    "clock": Case(CONVOLUTIONS, "operations bound by MXU take 1.", clock=0.8),
-    "clock, decoder": Case(DECODER, "matmuls take 1.", clock=0.8),
+    "clock": Case(CONVOLUTIONS, MXU, clock=0.8),
+    "clock, decoder": Case(DECODER, MXU, clock=0.8),
     "a trace": Case(DECODER, "matmuls take 1.", label="matmul", options={"form": "trace"}),
 }  # fmt: skip
 
@@ -143,7 +145,7 @@ def test_the_fault_is_the_first_sentence(name: str, tmp_path: Path) -> None:
     path.write_bytes(profile_of(case, seed=len(name)))
     result = healthy(case.program)
     found = ts.diagnose(path, pod=result.pod) if case.own else ts.diagnose(path, result)
-    assert found.findings[0].text.startswith(case.said)
+    assert re.match(case.said, found.findings[0].text)
     for parts in (found.by_kind, found.by_layer, found.by_line, found.by_axis, found.by_operation):
         assert parts["measured_ps"].sum() == found.measured_ps
         assert parts["predicted_ps"].sum() == found.predicted_ps
