@@ -241,6 +241,24 @@ def test_a_slow_device_is_named_with_its_factor(tmp_path: Path) -> None:
     assert "1.15 times as long" in first.text
 
 
+def test_a_device_whose_collectives_take_longer_is_named(tmp_path: Path) -> None:
+    """Without any prediction: it has no fault in its own work."""
+    space = SpaceWriter()
+    for number in range(4):
+        plane = space.plane(f"/device:TPU:{number}")
+        took = 900 if number == 2 else 300
+        for begin in (0, 5000, 10000):
+            plane.add(PROGRAMS, "jit_step(1)", begin, 1000 + took)
+            plane.add(OPERATIONS, "fusion.1", begin, 1000)
+            plane.add(OPERATIONS, "all-gather.1", begin + 1000, took)
+    (first, *_) = [
+        each
+        for each in ts.diagnose(written(tmp_path, space.xspace())).findings
+        if each.kind == "slow device"
+    ]
+    assert first.text.startswith("TPU:2 is in collectives for 900 ps a step")
+
+
 def diagnosed(folder: Path) -> Diagnosis:
     compiled, result = replayed("decoder_v5p_2x2x1.hlo.gz")
     data = synthetic_profile(result, compiled, steps=3, faults=[Fault("slow_link", 2.0)])
