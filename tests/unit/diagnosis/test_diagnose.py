@@ -133,7 +133,8 @@ def test_a_wait_belongs_to_what_it_waits_for(tmp_path: Path) -> None:
     [
         ("convolution fusion", "fusion.1", "matmul"), ("loop fusion", "fusion.1", "vector"),
         ("custom-call", "splash_mha_fwd.1", "attention"), ("custom-call", "x.1", "kernel"),
-        ("custom-call", "quantized_matmul_kernel.1", "matmul"), ("all-reduce", "x", "all-reduce"),
+        ("custom-call", "quantized_matmul_kernel.1 jit(f)/attention/q_proj", "matmul"),
+        ("all-reduce", "x", "all-reduce"),
         ("custom fusion", "all-reduce-scatter.1 jit(f)/psum", "reduce-scatter"),
         ("copy-done", "copy-done.1", "dma"), ("async-start", "slice-start", "dma"),
         ("infeed", "infeed.1", "input"), ("while", "while.1", "control flow"),
