@@ -25,7 +25,7 @@ from tpusim.diagnosis.alignment import (
 from tpusim.diagnosis.causes import causes, largest
 from tpusim.diagnosis.diagnosis import Diagnosis
 from tpusim.diagnosis.finding import Finding
-from tpusim.diagnosis.kinds import HOST, INPUT, SLOW_STEPS
+from tpusim.diagnosis.kinds import HOST, IDLE, INPUT, OTHER_PROGRAMS, SLOW_STEPS
 from tpusim.diagnosis.measured import MeasuredSteps, measured_steps
 from tpusim.diagnosis.predicted import predicted_parts
 from tpusim.diagnosis.variation import variation
@@ -45,6 +45,7 @@ NO_PREDICTION = (
     "{why}, so nothing is predicted: the parts are measured, and it is unknown which of them are "
     "slow; give the plan of the run, or the compiled program (prediction=)"
 )
+IN_WORDS = {IDLE: "idle time within steps", OTHER_PROGRAMS: "time in other programs"}
 ONE_STEP = "one execution a device: how steps vary, and the time between them, are unknown"
 
 
@@ -188,6 +189,7 @@ def _units(parts: pd.DataFrame, result: Result | None, words: set[str]) -> pd.Da
     else:
         own = own.assign(of=own["line"])
         names = own["kind"] + " `" + own["operation"] + "`" + after(" ({})", own["line"])
+    names = names.mask(own["operation"].isin(IN_WORDS), own["operation"].map(IN_WORDS))
     how = dict.fromkeys(("kind", "axis", "bound", "of"), "max") | dict.fromkeys(TIMES, "sum")
     return own.groupby(names, sort=False).agg(how)
 
