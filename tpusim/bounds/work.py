@@ -142,7 +142,7 @@ class WorkSeconds:
         widest = largest(seen, work.kv_len / devices)
         alone = replace(
             work,
-            batch=work.batch * (seen / widest),
+            heads=work.heads * (seen / widest),
             kv_len=widest,
             causal=False,
             late=False,

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from tpusim.base.phase import Phase
+from tpusim.costs.attention import attention_seconds
 from tpusim.costs.compute import (
-    attention_seconds,
     estimate_seconds,
     group_seconds,
     hbm_seconds,

@@ -13,6 +13,7 @@ from tpusim.hardware.chip_fields import (
     BYTES,
     COUNTED,
     EXPONENT,
+    FACTOR,
     FLOPS,
     OR_ZERO,
     SECONDS,
@@ -73,10 +74,12 @@ class CostConstants:
     matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
     matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
+    epilogue_overlap: exponent of the same sum of the array and of what is fused into a matmul.
     convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
         arrive and its results leave, in whole memory tiles.
-    attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
-        attention kernel reaches on the blocks that it visits, at long sequences.
+    kernel_step: seconds that a step of a Pallas kernel's grid takes on top of its arithmetic.
+    attention_efficiency_forward, attention_efficiency_backward: share that fused attention kernels
+        reach of the rate that their matmuls and vector operations allow.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
@@ -98,10 +101,12 @@ class CostConstants:
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
+    epilogue_overlap: float = field(metadata={"unit": EXPONENT})
     convolution_read: float = field(metadata=SHARED)
     convolution_store: float = field(metadata=SHARED)
-    attention_efficiency_forward: float = field(metadata=SHARED)
-    attention_efficiency_backward: float = field(metadata=SHARED)
+    kernel_step: float = field(metadata=SECONDS)
+    attention_efficiency_forward: float = field(metadata={"unit": FACTOR})
+    attention_efficiency_backward: float = field(metadata={"unit": FACTOR})
     vector_efficiency: float = field(metadata=SHARED)
     scatter_element: float = field(metadata=SECONDS)
     gather_efficiency: float = field(metadata=SHARED)
@@ -111,11 +116,12 @@ class CostConstants:
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        if self.matmul_overlap < 1:
-            raise HardwareError(
-                f"costs: matmul_overlap is {self.matmul_overlap}, and below 1 two resources would "
-                "take longer than one after the other; write 1 (no overlap) or more"
-            )
+        for name in ("matmul_overlap", "epilogue_overlap"):
+            if getattr(self, name) < 1:
+                raise HardwareError(
+                    f"costs: {name} is {getattr(self, name)}, and below 1 two resources would "
+                    "take longer than one after the other; write 1 (no overlap) or more"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
