@@ -1,7 +1,7 @@
 """Routes and seconds on a torus, in parts."""
 
-from tpusim.costs.collective import adding_seconds
 from tpusim.costs.attention import kernel_flops, visited_keys
+from tpusim.costs.collective import adding_seconds
 from tpusim.costs.compute import copy_bandwidth
 from tpusim.costs.convolution import (
     LAUNCHES,

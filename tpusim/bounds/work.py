@@ -83,7 +83,8 @@ class WorkSeconds:
         found: Number = 0.0
         for number, kernel in enumerate(plans.kernels):
             block = kernel.block_of(backward=work.backward)
-            each = work_seconds(replace(work, block=block, fused=kernel.fused), self.device)
+            own = replace(work, block=block, fused=kernel.fused, library=kernel.library)
+            each = work_seconds(own, self.device)
             found = np.where(plans.kernel == number, each, found)
         return found
 

@@ -12,6 +12,8 @@ import numpy as np
 from tpusim.costs.compute import hbm_seconds, matrix_rate, vector_seconds
 from tpusim.hardware import Device
 from tpusim.program import (
+    FLASH,
+    SPLASH,
     TOKAMAX,
     AttentionWork,
     Number,
@@ -98,17 +100,25 @@ def visited_keys(work: AttentionWork) -> Number:
     return smallest(full, seen_keys(work) + block)
 
 
-def grid_steps(work: AttentionWork) -> Number:
+def grid_steps(work: AttentionWork, kernel: str) -> Number:
     """Return the steps of a kernel's grid: the blocks that it visits and those that it skips.
 
     Splash attention steps over all blocks of a causal mask, and those below the edge of a window;
-    Tokamax over those that the mask leaves.
+    Tokamax over those that the mask leaves. A step of flash attention has blocks of two sequences
+    (`block_b`), or twice the queries (`block_q_dq`; torch_xla/experimental/custom_kernel.py).
     """
+    if work.library == FLASH and kernel in _TWICE:
+        sequences = work.batch if kernel == "dq" else np.ceil(work.batch / 2)
+        queries = work.block[0] * (2 if kernel == "dq" else 1)
+        work = replace(work, library=SPLASH, batch=sequences, block=(queries, work.block[1]))
     queries, keys = _block(work)
     visited = work.q_len * visited_keys(work) / (queries * keys)
     skips = work.causal and not work.window and work.library != TOKAMAX
     whole = work.q_len * work.kv_len / (queries * keys)
     return work.batch * work.heads * (largest(visited, whole) if skips else visited)
+
+
+_TWICE = ("forward", "dq")
 
 
 def _block(work: AttentionWork) -> tuple[Number, Number]:
@@ -195,9 +205,9 @@ def attention_seconds(work: AttentionWork, device: Device) -> Number:
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
     scores = work.batch * work.heads * work.q_len * visited_keys(work)
-    steps = grid_steps(work) * device.costs.kernel_step / device.tensor_cores
+    step = device.costs.kernel_step / device.tensor_cores
     arithmetic = sum(
-        (steps + scores * score_seconds(work, kernel, device))
+        (grid_steps(work, kernel) * step + scores * score_seconds(work, kernel, device))
         * idle_cores(work, kernel, device.tensor_cores)
         for kernel in kernels_of(work)
     )

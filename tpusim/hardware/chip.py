@@ -84,6 +84,8 @@ class CostConstants:
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
+    chip_jitter: standard deviation of the time that one chip's array takes, as a share of its mean;
+        a slice goes at the pace of its slowest chip.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
     dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
@@ -110,6 +112,7 @@ class CostConstants:
     vector_efficiency: float = field(metadata=SHARED)
     scatter_element: float = field(metadata=SECONDS)
     gather_efficiency: float = field(metadata=SHARED)
+    chip_jitter: float = field(metadata=SHARED | OR_ZERO)
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)

@@ -7,7 +7,7 @@ HBM and the core, on one device; dimensions are local ones, after partitioning.
 
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -95,9 +95,11 @@ ATTENTION_BLOCK = 512
 """Queries and keys of the block that a kernel visits at once, where nothing says otherwise: the
 default of MaxText (`sa_block_q` and others), Levanter and AXLearn."""
 
-SPLASH, TOKAMAX = "splash", "tokamax"
-"""Libraries of attention kernels: JAX's (jax/experimental/pallas/ops/tpu/splash_attention), and
-Tokamax's of the same name."""
+SPLASH: Literal["splash"] = "splash"
+TOKAMAX: Literal["tokamax"] = "tokamax"
+FLASH: Literal["flash"] = "flash"
+"""Libraries of attention kernels: JAX's (jax/experimental/pallas/ops/tpu/splash_attention),
+Tokamax's of the same name, and JAX's older one (flash_attention) as torch_xla calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class AttentionWork:
         pass.
     block: queries and keys that a step of the kernel's grid visits.
     fused: one kernel computes all three gradients, if `part` does not say.
-    library: whose kernel it is, `splash` or `tokamax`.
+    library: whose kernel it is, `splash`, `tokamax` or `flash`.
     """
 
     batch: Number

@@ -15,7 +15,7 @@ from tpusim.costs.attention import (
     visited_keys,
 )
 from tpusim.hardware import load_chip
-from tpusim.program import SPLASH, TOKAMAX, AttentionWork, seen_keys
+from tpusim.program import FLASH, SPLASH, TOKAMAX, AttentionWork, seen_keys
 
 FULL = AttentionWork(2, 16, 8192, 8192, 128, "bf16", False, 0, False, 0, 0)
 CAUSAL = replace(FULL, causal=True)
@@ -42,9 +42,17 @@ def test_a_window_cuts_the_keys() -> None:
 
 def test_splash_attention_steps_over_the_blocks_that_a_causal_mask_hides() -> None:
     """16 x 16 blocks of each of 32 heads, of which Tokamax visits 136 only."""
-    assert grid_steps(FULL) == grid_steps(CAUSAL) == 32 * 256
-    assert grid_steps(replace(CAUSAL, library=TOKAMAX)) == 32 * 136
-    assert grid_steps(replace(CAUSAL, window=1024)) < 32 * 256 / 4
+    steps = [grid_steps(work, "forward") for work in (FULL, CAUSAL)]
+    assert steps == [32 * 256, 32 * 256]
+    assert grid_steps(replace(CAUSAL, library=TOKAMAX), "forward") == 32 * 136
+    assert grid_steps(replace(CAUSAL, window=1024), "forward") < 32 * 256 / 4
+
+
+def test_a_step_of_flash_attention_has_two_sequences_or_twice_the_queries() -> None:
+    flash = replace(CAUSAL, library=FLASH)
+    steps = [grid_steps(flash, kernel) for kernel in ("forward", "dq", "dkv")]
+    assert steps == [16 * 256, 32 * 128, 32 * 256]
+    assert grid_steps(replace(flash, batch=1), "forward") == 16 * 256
 
 
 def test_a_score_takes_the_array_and_the_vector_unit_beside_each_other() -> None:
@@ -86,7 +94,7 @@ def test_two_cores_share_the_forward_kernel_and_deal_out_sequences_backward() ->
 def test_scores_take_about_what_the_compiler_schedules(
     device, kernels: tuple[str, ...], block: int, cycles: int
 ) -> None:
-    """Of splash attention of jax 0.10.2, per core (libtpu 0.0.42.1), where the equation is alone."""
+    """Of splash attention of jax 0.10.2, per core (libtpu 0.0.42.1), by the equation alone."""
     exact = device.costs
     scores = sum(
         score_seconds(replace(FULL, backward=kernel != "forward"), kernel, device)
