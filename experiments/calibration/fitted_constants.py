@@ -137,12 +137,12 @@ ESTIMATED: Mapping[str, tuple[str, ...]] = {
     "convolution_read": ("v4", "v5e", "v5p", "v6e", "7x"),
     "convolution_store": ("v4", "v5e", "v5p", "v6e", "7x"),
     "epilogue_overlap": ("v6e",),
+    "matmul_overlap_in_step": ("v6e",),
     "kernel_step": ("v6e",),
     "attention_efficiency_forward": ("v6e",),
     "attention_efficiency_backward": ("v6e",),
 }
-"""Fitted to compiler estimates, microbenchmarks and operations of profiles, by the chips whose files
-say so."""
+"""Fitted to estimates of the compiler, microbenchmarks and profiles, by the chips that say so."""
 
 
 def fitted_in_catalogue(chips: Sequence[str] = ALL_CHIPS) -> set[tuple[str, str]]:

@@ -91,10 +91,13 @@ def array_seconds(
     return work / (matrix_rate(device, dtype) * device.costs.matmul_efficiency)
 
 
-def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Number:
+def matmul_seconds(
+    work: MatmulWork, device: Device, share: float = 1.0, overlap: float = 0.0
+) -> Number:
     """Return the seconds of a matmul: `((array^q + epilogue^q)^(p/q) + memory^p)^(1/p) + launch`.
 
     share: of the rate of a matmul alone that the array keeps.
+    overlap: p; 0 for that of a matmul alone.
     array: see `array_seconds`.
     epilogue: the vector operations fused into the matmul.
     q: the chip's `epilogue_overlap`, how well they hide behind the array; 1 if not at all.
@@ -112,12 +115,18 @@ def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Numb
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     epilogue = vector_seconds(work.epilogue_flops, device)
     on_core = power_sum(array, epilogue, device.costs.epilogue_overlap)
-    return power_sum(on_core, memory, device.costs.matmul_overlap) + device.costs.op_launch
+    power = overlap or device.costs.matmul_overlap
+    return power_sum(on_core, memory, power) + device.costs.op_launch
 
 
 def step_matmul_seconds(work: MatmulWork, device: Device) -> Number:
-    """Return the seconds of a matmul inside a training step, at `matmul_in_step` of its rate."""
-    return matmul_seconds(work, device, device.costs.matmul_in_step)
+    """Return the seconds of a matmul inside a training step, at `matmul_in_step` of its rate.
+
+    What it reads is fetched ahead, so that HBM hides better than in a matmul alone:
+    `matmul_overlap_in_step`.
+    """
+    costs = device.costs
+    return matmul_seconds(work, device, costs.matmul_in_step, costs.matmul_overlap_in_step)
 
 
 def estimate_seconds(work: EstimatedWork, device: Device) -> Number:

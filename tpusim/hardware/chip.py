@@ -74,6 +74,8 @@ class CostConstants:
     matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
     matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
+    matmul_overlap_in_step: the same inside a training step, where operands are fetched ahead; 0 for
+        no other than alone.
     epilogue_overlap: exponent of the same sum of the array and of what is fused into a matmul.
     convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
         arrive and its results leave, in whole memory tiles.
@@ -103,6 +105,7 @@ class CostConstants:
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
+    matmul_overlap_in_step: float = field(metadata={"unit": EXPONENT} | OR_ZERO)
     epilogue_overlap: float = field(metadata={"unit": EXPONENT})
     convolution_read: float = field(metadata=SHARED)
     convolution_store: float = field(metadata=SHARED)
@@ -119,10 +122,11 @@ class CostConstants:
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        for name in ("matmul_overlap", "epilogue_overlap"):
-            if getattr(self, name) < 1:
+        for name in ("matmul_overlap", "matmul_overlap_in_step", "epilogue_overlap"):
+            power = getattr(self, name)
+            if power < 1 and (power or name != "matmul_overlap_in_step"):
                 raise HardwareError(
-                    f"costs: {name} is {getattr(self, name)}, and below 1 two resources would "
+                    f"costs: {name} is {power}, and below 1 two resources would "
                     "take longer than one after the other; write 1 (no overlap) or more"
                 )
 
