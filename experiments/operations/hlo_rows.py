@@ -1,8 +1,125 @@
-"""Predictions of rows of the kind."""
+"""Operations of a profile, by their HLO lines: fusions, relayouts, kernels and collectives."""
 
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
+
+from assumed_bodies import text_of, with_body
+
+from tpusim.compiler.hlo.instruction_line import InstructionLine, read_instruction
+from tpusim.compiler.hlo.module import HloModule, Instruction
+from tpusim.compiler.hlo.opcodes import COLLECTIVE_OPCODES
+from tpusim.compiler.hlo.shapes import HBM_SPACE
+from tpusim.compiler.to_program.collectives import movement_of
+from tpusim.compiler.work.instruction_work import instruction_work
+from tpusim.costs import collective_seconds, work_seconds
+from tpusim.hardware import DIE, Chip, Slice, Span, load_chip
+
+HLO_LINE = re.compile(r"(?:^|\| )(?P<line>%?[\w.\-]* ?= .*?)\s*(?P<facts>\(n=\d+;[^()]*\))?$")
+_FACT = re.compile(r"(hbm|vmem) ([\d.]+) MB")
+ON_CHIP = 1
+MB = 1e6
+
+
+def whole_line(params: str, measured_us: float, lines: Sequence[tuple[str, float]]) -> str:
+    """Return the line of a profile that a row's begins like, of closest time; "" if none does.
+
+    lines: of a profile, with their microseconds.
+    """
+    found = HLO_LINE.search(params)
+    start = found["line"] if found else "?"
+    alike = [(abs(took - measured_us), text) for text, took in lines if _plain(text, start)]
+    return min(alike)[1] if alike else ""
+
+
+def _plain(text: str, start: str) -> bool:
+    """Return True if a line, without names and channels, begins as a row's does."""
+    return _NAMES.sub("", text).startswith(_NAMES.sub("", start))
+
+
+_NAMES = re.compile(r"(?<=%)[\w.\-]+|channel_id=\d+, ")
 
 
 def hlo_line(measured: Any) -> float:
-    """Return the predicted seconds of a row."""
-    raise NotImplementedError("hlo_line")
+    """Return the predicted seconds of a row whose parameters, or whose profile, have a line."""
+    found = HLO_LINE.search(measured.params)
+    if not found:
+        raise ValueError(f"{measured.params[:60]!r} has no HLO line")
+    line = read_instruction(measured.line or found["line"])
+    chip = load_chip(measured.chip)
+    if not line.whole:
+        line = completed(line, dict(_FACT.findall(found["facts"] or "")))
+    line = replace(line, instruction=_numbered(line.instruction))
+    module = with_body(line, _devices(line.instruction.attributes, chip))
+    if line.instruction.opcode in COLLECTIVE_OPCODES:
+        return _collective(module, line.instruction, chip)
+    work = instruction_work(module, module.main, module.main[module.main.root])
+    return float(work_seconds(work.costed_by("model", chip.device.flops), chip.device))
+
+
+def completed(line: InstructionLine, facts: dict[str, str]) -> InstructionLine:
+    """Return a line that was cut, with operands for the megabytes that those it shows lack.
+
+    They are taken to be like the largest of the others.
+    """
+    shown = [shape for each in line.operands for shape in each.arrays]
+    largest = max([*shown, *line.instruction.arrays], key=lambda shape: shape.bytes)
+    operands = list(line.operands)
+    for name, space in (("hbm", HBM_SPACE), ("vmem", ON_CHIP)):
+        known = sum(
+            shape.bytes for shape in (*shown, *line.instruction.arrays) if shape.space == space
+        )
+        missing = float(facts.get(name, 0)) * MB - known
+        for _ in range(round(missing / largest.bytes) if missing > 0 else 0):
+            shape = text_of(replace(largest, space=space))
+            number = len(operands)
+            operands.append(
+                Instruction(f"operand.{number}", "parameter", shape, literal=str(number))
+            )
+    attributes = line.instruction.attributes
+    if line.instruction.opcode == "custom-call" and "custom_call_target" not in attributes:
+        attributes = 'custom_call_target="tpu_custom_call"'
+    names = tuple(each.name for each in operands)
+    made = replace(line.instruction, operands=names, attributes=attributes)
+    return InstructionLine(made, tuple(operands), line.whole)
+
+
+def _numbered(instruction: Instruction) -> Instruction:
+    """Return a collective with the channel, over all devices, that tables leave out of its line."""
+    if instruction.opcode not in COLLECTIVE_OPCODES:
+        return instruction
+    channel = "channel_id=1, use_global_device_ids=true, "
+    return replace(instruction, attributes=channel + instruction.attributes)
+
+
+def _devices(attributes: str, chip: Chip) -> int:
+    """Return the number of devices that a line's groups speak of, at least those of a chip."""
+    listed = re.search(r"replica_groups=(\{\{.*?\}\})", attributes)
+    if listed:
+        return max(chip.devices, 1 + max(map(int, re.findall(r"\d+", listed[1])), default=0))
+    counted = re.search(r"<=\[([\d,]+)\]", attributes)
+    return max(chip.devices, prod(map(int, counted[1].split(",")))) if counted else chip.devices
+
+
+def _collective(module: HloModule, instruction: Instruction, chip: Chip) -> float:
+    """Return the seconds of a collective over the devices that its groups name."""
+    movement = movement_of(module, module.main, instruction)
+    if movement is None or movement.collective is None:
+        raise ValueError(f"{instruction.opcode} is no collective")
+    size = movement.groups.size if movement.groups else chip.devices
+    pod = Slice(chip, "2x2x1")
+    spans = tuple(_spans(size, chip))
+    return float(collective_seconds(movement.collective, movement.bytes, spans, chip, pod.topology))
+
+
+def _spans(size: int, chip: Chip) -> Iterator[Span]:
+    """Yield the parts of a host that a group of neighbours is on, the devices of a chip first."""
+    if chip.devices > 1 and size > 1:
+        yield Span(DIE, chip.devices)
+        size //= chip.devices
+    for dim in range(2):
+        if size > 1:
+            yield Span(dim, 2)
+            size //= 2

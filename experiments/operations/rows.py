@@ -9,7 +9,7 @@ from typing import Any
 from attention_rows import attention
 from collective_rows import collective
 from convolution_rows import convolution
-from hlo_rows import hlo_line
+from hlo_rows import HLO_LINE, hlo_line, whole_line
 from kernel_rows import mxu_block, pallas_matmul
 from matmul_rows import matmul
 from step_rows import step_category
@@ -24,6 +24,7 @@ class Measured:
     params: the shapes, as the kind has them.
     line: the whole HLO line, of a row that a profile has been joined to; else "".
     programs: HLO files, one of which may be the program of a step.
+    bytes, flops: what its profile counts, of it and of what is fused to it; 0 if it does not say.
     """
 
     id: str
@@ -32,8 +33,11 @@ class Measured:
     kind: str
     params: str
     software: str
+    source: str = ""
     line: str = ""
     programs: tuple[Path, ...] = ()
+    bytes: float = 0.0
+    flops: float = 0.0
 
     @classmethod
     def of(
@@ -43,8 +47,18 @@ class Measured:
         programs: Sequence[Path] = (),
     ) -> "Measured":
         """Return a row of the table, joined to the whole line that a profile has for it."""
-        names = ("id", "chip", "slice", "kind", "params", "software")
-        return cls(**{name: str(row.get(name, "")) for name in names}, programs=tuple(programs))
+        line = whole_line(str(row.get("params", "")), _number(row, "measured_us"), lines)
+        names = ("id", "chip", "slice", "kind", "params", "software", "source")
+        moved = re.search(r"xprof (\d+\.?\d*) GB/s", str(row.get("params", "")))
+        computed = _number(row, "measured_rate") if row.get("unit") == "TFLOP/s" else 0.0
+        seconds = _number(row, "measured_us") / 1e6
+        return cls(
+            **{name: str(row.get(name, "")) for name in names},
+            line=line,
+            programs=tuple(programs),
+            bytes=float(moved[1]) * 1e9 * seconds if moved else 0.0,
+            flops=computed * 1e12 * seconds,
+        )
 
     @property
     def host_timed(self) -> bool:
@@ -55,6 +69,12 @@ class Measured:
     def group(self) -> str:
         """The kind under which its error is counted."""
         return f"{self.kind}, host timed" if self.host_timed else self.kind
+
+
+def _number(row: Mapping[str, Any], key: str) -> float:
+    """Return a number of a row; 0 if it has none."""
+    found = row.get(key, 0.0)
+    return float(found) if isinstance(found, int | float) and found == found else 0.0
 
 
 FUNCTIONS: tuple[tuple[str, Callable[[Any], float]], ...] = (
@@ -71,6 +91,8 @@ FUNCTIONS: tuple[tuple[str, Callable[[Any], float]], ...] = (
 
 def seconds_of(measured: Measured) -> float:
     """Return the predicted seconds of a row. Raise ValueError if it cannot be read."""
+    if HLO_LINE.search(measured.params):
+        return hlo_line(measured)
     for kind, function in FUNCTIONS:
         if re.fullmatch(kind, measured.kind):
             return function(measured)

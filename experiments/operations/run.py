@@ -13,6 +13,7 @@ import pandas as pd
 from attention_rows import completed
 from rows import Measured, seconds_of
 
+from tpusim.base.errors import TpusimError
 from tpusim.profiles import read_profile
 
 COLUMNS = ("id", "chip", "slice", "kind", "params", "measured_us", "software")
@@ -62,7 +63,7 @@ def _predicted(row: dict[str, Any], measured: Measured) -> dict[str, Any]:
     facts = {name: row[name] for name in COLUMNS if name in row}
     try:
         seconds = seconds_of(measured)
-    except (ValueError, KeyError, NotImplementedError) as error:
+    except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         return {**facts, "group": measured.group, "note": f"no prediction: {error}"}
     ratio = row["measured_us"] / (seconds * 1e6)
     return {

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vision_step_rows import is_vision, vision_step
+
 import tpusim as ts
 from tpusim.compiler import load
 from tpusim.hardware import parse_slice
@@ -25,6 +27,8 @@ def step_category(measured: Any) -> float:
     The step is the program of `programs` whose file name shares a part of the row's id, the run of
     `steps/` that does, or the model and plan that `params` states.
     """
+    if is_vision(measured.params):
+        return vision_step(measured)
     result = _result(measured.id, measured.chip, measured.slice, measured.params, measured.programs)
     category = measured.kind.partition(": ")[2]
     if category == "step":

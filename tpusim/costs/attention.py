@@ -109,8 +109,8 @@ def grid_steps(work: AttentionWork, kernel: str) -> Number:
     """
     if work.library == FLASH and kernel in _TWICE:
         sequences = work.batch if kernel == "dq" else np.ceil(work.batch / 2)
-        queries = work.block[0] * (2 if kernel == "dq" else 1)
-        work = replace(work, library=SPLASH, batch=sequences, block=(queries, work.block[1]))
+        rows = work.block[0] * (2 if kernel == "dq" else 1)
+        work = replace(work, library=SPLASH, batch=sequences, block=(rows, work.block[1]))
     queries, keys = _block(work)
     visited = work.q_len * visited_keys(work) / (queries * keys)
     skips = work.causal and not work.window and work.library != TOKAMAX
@@ -179,7 +179,8 @@ def prepared_seconds(work: AttentionWork, device: Device) -> Number:
         return seconds
     parts = largest(work.kv_len / work.block[1], 1)
     item = 2 * rows * work.head_dim
-    return seconds + hbm_seconds(parts * item, item, device) * (parts > 1)
+    moved = item * np.where(parts > 1, parts, 0.0)
+    return seconds + hbm_seconds(moved, item * np.where(parts > 1, 1.0, 0.0), device)
 
 
 def idle_cores(work: AttentionWork, kernel: str, cores: int) -> Number:

@@ -65,7 +65,9 @@ class PeakRates(Mapping[str, float]):
 class CostConstants:
     """The constants of the cost model: one set per chip, none for a run or a model.
 
-    ici_efficiency, hbm_efficiency: share of the nominal bandwidth that long transfers reach.
+    ici_efficiency, hbm_efficiency: share of the nominal bandwidth that long transfers reach, those
+        of HBM as copies, which write as much as they read.
+    hbm_read: share that reads alone, or writes alone, reach; None if it is that of copies.
     hop_latency: seconds from a chip to its neighbour.
     collective_launch: seconds before the first byte of a collective moves.
     dcn_latency: seconds before the first byte of a transfer between slices arrives.
@@ -74,11 +76,13 @@ class CostConstants:
     matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
     matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
-    matmul_overlap_in_step: the same inside a training step, where operands are fetched ahead; 0 for
-        no other than alone.
+    matmul_overlap_in_step: the same inside a training step, where operands are fetched ahead; None
+        if it is as of a matmul alone.
     epilogue_overlap: exponent of the same sum of the array and of what is fused into a matmul.
     convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
         arrive and its results leave, in whole memory tiles.
+    convolution_overlap: as `matmul_overlap`, of convolutions; None if it is as the compiler
+        estimates (`costs.convolution`).
     kernel_step: seconds that a step of a Pallas kernel's grid takes on top of its arithmetic.
     attention_efficiency_forward, attention_efficiency_backward: share that fused attention kernels
         reach of the rate that their matmuls and vector operations allow.
@@ -105,7 +109,6 @@ class CostConstants:
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
-    matmul_overlap_in_step: float = field(metadata={"unit": EXPONENT} | OR_ZERO)
     epilogue_overlap: float = field(metadata={"unit": EXPONENT})
     convolution_read: float = field(metadata=SHARED)
     convolution_store: float = field(metadata=SHARED)
@@ -119,15 +122,23 @@ class CostConstants:
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)
+    hbm_read: float | None = field(default=None, metadata=SHARED)
+    convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
+    matmul_overlap_in_step: float | None = field(default=None, metadata={"unit": EXPONENT})
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        for name in ("matmul_overlap", "matmul_overlap_in_step", "epilogue_overlap"):
+        for name in (
+            "matmul_overlap",
+            "matmul_overlap_in_step",
+            "epilogue_overlap",
+            "convolution_overlap",
+        ):
             power = getattr(self, name)
-            if power < 1 and (power or name != "matmul_overlap_in_step"):
+            if power is not None and power < 1:
                 raise HardwareError(
-                    f"costs: {name} is {power}, and below 1 two resources would "
-                    "take longer than one after the other; write 1 (no overlap) or more"
+                    f"costs: {name} is {power}, and below 1 two resources would take longer than "
+                    "one after the other; write 1 (no overlap) or more"
                 )
 
 

@@ -81,13 +81,17 @@ def flatten_shape(shape: Shapes) -> tuple[Shape, ...]:
 @lru_cache(maxsize=65536)
 def parse_shape(text: str) -> Shapes:
     """Return the shape that HLO writes as `text`. Raise ValueError if it is malformed."""
-    shape, end = _shape(text, 0)
+    shape, end = read_shape(text, 0)
     if text[end:].strip():
         raise ValueError(f"{text!r} is not an HLO shape")
     return shape
 
 
-def _shape(text: str, at: int) -> tuple[Shapes, int]:
+def read_shape(text: str, at: int) -> tuple[Shapes, int]:
+    """Return the shape that begins at a place of the text, and its end.
+
+    Raise ValueError if none does.
+    """
     at = _skip(text, at)
     if not text.startswith("(", at):
         return _array(text, at)
@@ -96,7 +100,7 @@ def _shape(text: str, at: int) -> tuple[Shapes, int]:
     while not text.startswith(")", at):
         if at >= len(text):
             raise ValueError(f"{text!r} is not an HLO shape: a parenthesis is open")
-        part, at = _shape(text, at)
+        part, at = read_shape(text, at)
         parts.append(part)
         at = _skip(text, at)
         if text.startswith(",", at):
