@@ -76,8 +76,7 @@ class CostConstants:
     matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
     matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
-    matmul_overlap_in_step: the same inside a training step, where operands are fetched ahead; None
-        if it is as of a matmul alone.
+    matmul_overlap_in_step: the same inside a step, where operands are fetched ahead; None if alike.
     epilogue_overlap: exponent of the same sum of the array and of what is fused into a matmul.
     convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
         arrive and its results leave, in whole memory tiles.
@@ -90,8 +89,7 @@ class CostConstants:
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
-    chip_jitter: standard deviation of the time that one chip's array takes, as a share of its mean;
-        a slice goes at the pace of its slowest chip.
+    chip_jitter: standard deviation of a chip's seconds, as a share; the slowest sets the pace.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
     dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
