@@ -32,7 +32,7 @@ EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
 }
 """The shares of a peak that each factor divides, where the chip's file states them.
 
-The first of each bounds the factor; none of the others goes above 1."""
+The first of each bounds the factor; none of the others goes above its most (`_most_share`)."""
 
 SECONDS: Mapping[str, tuple[str, ...]] = {
     "vector": ("vector_launch",),
@@ -242,7 +242,17 @@ def least_factor(name: str, costs: Any) -> float:
         return float(costs.ici_efficiency)
     if name == "matmul":
         return float(costs.matmul_in_step * costs.matmul_efficiency)
-    return next(iter(_stated(costs, EFFICIENCIES.get(name, ())).values()), 1 / MOST)
+    share = next(iter(_stated(costs, EFFICIENCIES.get(name, ())).values()), None)
+    return 1 / MOST if share is None else share / _most_share(name, costs)
+
+
+def _most_share(name: str, costs: Any) -> float:
+    """Return the most that a share of a peak can be.
+
+    The share of a score's arithmetic is of rates below both peaks, and its vector operations alone
+    may reach theirs; `score_seconds` never beats the array's.
+    """
+    return 1 / float(costs.vector_efficiency) if name == "attention" else 1.0
 
 
 def _stated(costs: Any, keys: Iterable[str]) -> dict[str, float]:
@@ -256,7 +266,7 @@ def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
     bounded = {name: max(each.value, least_factor(name, costs)) for name, each in found.factors}
     for name, factor in bounded.items():
         for key, share in _stated(costs, EFFICIENCIES.get(name, ())).items():
-            changes[key] = min(1.0, share / factor)
+            changes[key] = min(_most_share(name, costs), share / factor)
         for key, seconds in _stated(costs, SECONDS.get(name, ())).items():
             changes[key] = seconds * factor
     if (factor := bounded.get("matmul", 1.0)) < costs.matmul_in_step:

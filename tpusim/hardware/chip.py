@@ -14,6 +14,7 @@ from tpusim.hardware.chip_fields import (
     BYTES,
     COUNTED,
     EXPONENT,
+    FACTOR,
     FLOPS,
     OR_ZERO,
     SECONDS,
@@ -76,16 +77,20 @@ class CostConstants:
     matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
     matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
+    matmul_overlap_in_step: the same inside a step, where operands are fetched ahead; None if alike.
+    epilogue_overlap: exponent of the same sum of the array and of what is fused into a matmul.
     convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
         arrive and its results leave, in whole memory tiles.
     convolution_overlap: as `matmul_overlap`, of convolutions; None if it is as the compiler
         estimates (`costs.convolution`).
-    attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
-        attention kernel reaches on the blocks that it visits, at long sequences.
+    kernel_step: seconds that a step of a Pallas kernel's grid takes on top of its arithmetic.
+    attention_efficiency_forward, attention_efficiency_backward: share that fused attention kernels
+        reach of the rate that their matmuls and vector operations allow.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
+    chip_jitter: standard deviation of a chip's seconds, as a share; the slowest sets the pace.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
     dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
@@ -105,18 +110,22 @@ class CostConstants:
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
+    epilogue_overlap: float = field(metadata={"unit": EXPONENT})
     convolution_read: float = field(metadata=SHARED)
     convolution_store: float = field(metadata=SHARED)
-    attention_efficiency_forward: float = field(metadata=SHARED)
-    attention_efficiency_backward: float = field(metadata=SHARED)
+    kernel_step: float = field(metadata=SECONDS)
+    attention_efficiency_forward: float = field(metadata={"unit": FACTOR})
+    attention_efficiency_backward: float = field(metadata={"unit": FACTOR})
     vector_efficiency: float = field(metadata=SHARED)
     scatter_element: float = field(metadata=SECONDS)
     gather_efficiency: float = field(metadata=SHARED)
+    chip_jitter: float = field(metadata=SHARED | OR_ZERO)
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)
     hbm_read: float | None = field(default=None, metadata=SHARED)
     convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
+    matmul_overlap_in_step: float | None = field(default=None, metadata={"unit": EXPONENT})
     collective_times: tuple[tuple[str, float], ...] = ()
 
     def time_of(self, kind: str | None) -> float:
@@ -128,7 +137,12 @@ class CostConstants:
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        for name in ("matmul_overlap", "convolution_overlap"):
+        for name in (
+            "matmul_overlap",
+            "matmul_overlap_in_step",
+            "epilogue_overlap",
+            "convolution_overlap",
+        ):
             power = getattr(self, name)
             if power is not None and power < 1:
                 raise HardwareError(
