@@ -160,7 +160,7 @@ class WorkSeconds:
         """
         if self.plan.compiler.lowering == "ideal" or node.scan.unrolled:
             return 0.0
-        copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.grad)
+        copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.of("grad"))
         return sum(
             work_seconds(op.work, self.device) * (gradients if op.scope == "gradients" else 1.0)
             for op in copies

@@ -73,7 +73,8 @@ def _batch(config: MaxTextConfig, pod: Slice) -> int:
 
 
 def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
-    """Return the dtypes: a gradient has that of its matmul; a cast to `grad_dtype` is not stored.
+    """Return the dtypes: a gradient has that of its matmul, in the stacks of the layers that of
+    its weight; a cast to `grad_dtype` is not stored.
 
     Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
     accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
@@ -87,7 +88,7 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
         "dtype": dtype,
         "matmul_dtype": config.choice("quantization", words("quantization")),
         "param_dtype": weights,
-        "grad_dtype": dtype,
+        "grad_dtype": dtype if dtype == "f32" else "",
         "moment_dtype": first,
         "second_moment_dtype": weights,
     }

@@ -58,7 +58,7 @@ class PlanKeys(TypedDict, total=False):
     quantisation_noise: Annotated[NoiseDtype, "dtypes.noise"]
     param_dtype: Annotated[WideDtype, "dtypes.param"]
     moment_dtype: Annotated[WideDtype, "dtypes.moment"]
-    grad_dtype: Annotated[WideDtype, "dtypes.grad"]
+    grad_dtype: Annotated[OptionalDtype, "dtypes.grad"]
     lowering: Annotated[Lowering, "compiler.lowering"]
     collectives: Annotated[Collectives, "compiler.collectives"]
     style: Annotated[Style, "compiler.style"]
