@@ -143,7 +143,7 @@ def kernel_flops(work: AttentionWork, kernel: str, side: int) -> Number:
 
 
 def score_seconds(work: AttentionWork, kernel: str, device: Device) -> Number:
-    """Return the seconds of a score: `(array^p + vector^p)^(1/p) / e`, no less than at the peak.
+    """Return the seconds of a score: `(array^p + vector^p)^(1/p) / e`, no less than at either peak.
 
     array: its matmuls, at the rate that large matmuls reach.
     vector: the operations of the mask and the exponential, at the rate of fused groups, and those
@@ -160,6 +160,7 @@ def score_seconds(work: AttentionWork, kernel: str, device: Device) -> Number:
     kept = (
         costs.attention_efficiency_backward if work.backward else costs.attention_efficiency_forward
     )
+    least = largest(least, vector * costs.vector_efficiency)
     return largest(power_sum(array, vector, SCORE_OVERLAP) / kept, least)
 
 

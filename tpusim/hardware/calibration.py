@@ -250,7 +250,7 @@ def _most_share(name: str, costs: Any) -> float:
     """Return the most that a share of a peak can be.
 
     The share of a score's arithmetic is of rates below both peaks, and its vector operations alone
-    may reach theirs; `score_seconds` never beats the array's.
+    may reach theirs; `score_seconds` beats neither peak.
     """
     return 1 / float(costs.vector_efficiency) if name == "attention" else 1.0
 
