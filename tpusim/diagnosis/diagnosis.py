@@ -64,6 +64,12 @@ class Diagnosis(ShortRepr):
         return f"{self.program} in {self.profile}"
 
     @property
+    def runs(self) -> str:
+        """The executions and the devices in words."""
+        many = f"{self.devices} device{'s' * (self.devices > 1)}"
+        return f"{self.executions} execution{'s' * (self.executions > 1)} on {many}"
+
+    @property
     def difference_ps(self) -> int:
         """What the measured step takes more than the predicted one."""
         return self.measured_ps - self.predicted_ps
@@ -146,9 +152,7 @@ class Diagnosis(ShortRepr):
         return "\n".join([*self._head(), "", *self._found(), "", *self._table(), *self._notes()])
 
     def _head(self) -> Iterator[str]:
-        many = f"{self.devices} device{'s' * (self.devices > 1)}"
-        runs = f"{self.executions} execution{'s' * (self.executions > 1)} on {many}"
-        yield from wrapped(f"{self.profile}: {self.program}, {runs}")
+        yield from wrapped(f"{self.profile}: {self.program}, {self.runs}")
         yield from entry("measured", f"{format_seconds(self.measured_ps * PS)} a step")
         if self.prediction:
             took = format_seconds(self.predicted_ps * PS)
