@@ -73,6 +73,7 @@ def sizes(work: Work) -> list[str]:
     """The fields that say how much work there is."""
     fixed = {"dtype", "causal", "window", "backward", "late", "ragged"}
     fixed |= {"gradient", "strides", "groups", "dilation", "tiled", "tiles", "block", "fused"}
+    fixed |= {"part", "library"}
     return [entry.name for entry in fields(work) if entry.name not in fixed]
 
 

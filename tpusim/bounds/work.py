@@ -83,7 +83,8 @@ class WorkSeconds:
         found: Number = 0.0
         for number, kernel in enumerate(plans.kernels):
             block = kernel.block_of(backward=work.backward)
-            each = work_seconds(replace(work, block=block, fused=kernel.fused), self.device)
+            own = replace(work, block=block, fused=kernel.fused, library=kernel.library)
+            each = work_seconds(own, self.device)
             found = np.where(plans.kernel == number, each, found)
         return found
 
@@ -142,7 +143,7 @@ class WorkSeconds:
         widest = largest(seen, work.kv_len / devices)
         alone = replace(
             work,
-            batch=work.batch * (seen / widest),
+            heads=work.heads * (seen / widest),
             kv_len=widest,
             causal=False,
             late=False,

@@ -125,11 +125,11 @@ def replayed(
         return None, "the profile has no HLO of its steps"
     if pod is None and not profile.chip:
         return None, "the profile does not state its chip, and no slice is given (pod=, --slice)"
-    pod = pod or _own_slice(profile, program)
+    pod = pod or own_slice(profile, program)
     return simulate(program, pod=pod, mesh=mesh), ""
 
 
-def _own_slice(profile: Profile, program: Compiled) -> Slice:
+def own_slice(profile: Profile, program: Compiled) -> Slice:
     """Return the most cube-like slice with as many devices as a program is for."""
     chip = load_chip(profile.chip)
     devices = read_module(program.data, program.name).devices

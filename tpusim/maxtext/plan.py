@@ -12,6 +12,7 @@ from tpusim.maxtext.remat import remat_of
 from tpusim.maxtext.shipped_tables import words
 from tpusim.models import Transformer
 from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
+from tpusim.program import SPLASH, TOKAMAX
 
 USP = "usp"
 """The exchange that combines a ring and an all-to-all."""
@@ -212,8 +213,11 @@ def _attention_kernel_of(config: MaxTextConfig) -> dict[str, Any]:
         [config.size(f"sa_block_{side}{of}") for side in ("q", "kv")] for of in ("", "_dkv")
     )
     fused = config.flag("sa_use_fused_bwd_kernel")
+    ring = config.text("context_parallel_strategy") == "ring"
+    tokamax = config.flag("use_tokamax_splash") and not ring
     return {
         "attention_block": forward,
         "attention_block_backward": backward if backward != forward else (),
         "attention_backward": ONE_KERNEL if fused else TWO_KERNELS,
+        "attention_library": TOKAMAX if tokamax else SPLASH,
     }
