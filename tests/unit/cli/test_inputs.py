@@ -16,6 +16,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "compile": ("IT", "--slice", "v5e:2x2"),
     **dict.fromkeys(("simulate", "advise", "train", "check", "export", "sweep"), ("IT",)),
     **dict.fromkeys(("search", "scaling", "validate", "calibrate", "input-rate"), ("IT",)),
+    "diagnose": ("IT",),
 }
 """The arguments of each command that reads files."""
 OTHERS = ("models", "chips")
