@@ -80,13 +80,20 @@ class _Body:
         wide = replace(largest, dtype="f32")
         moves = len(given) == 1 and not _computes(results, given[0].arrays[0])
         if moves:
-            return self._tuple([self._result(each, given[0].name, largest) for each in results])
-        total = self._sum(wide, given)
-        return self._tuple([self._result(each, total, wide) for each in results])
+            return self._results(results, given[0].name, given[0].arrays[0])
+        return self._results(results, self._sum(wide, given), wide)
+
+    def _results(self, results: Sequence[Shape], name: str, wide: Shape) -> str:
+        """Return each result, cut from the same array one after the other."""
+        at, names = 0, []
+        for each in results:
+            names.append(self._result(each, name, wide, at))
+            at += each.dims[-1] if each.dims else 0
+        return self._tuple(names)
 
     def _sum(self, wide: Shape, given: Sequence[Instruction]) -> str:
         """Add all operands up, smaller ones by multiplication or as the condition of a choice."""
-        total = ""
+        total, at = "", 0
         for each in sorted(given, key=lambda one: -one.arrays[0].elements):
             shape, name = each.arrays[0], each.name
             if shape.elements == wide.elements:
@@ -97,10 +104,14 @@ class _Body:
                     name = self.add("convert", replace(wide, dtype="bf16"), total)
                 total = name
             elif not _is_part(_sizes(shape), _sizes(wide)):
-                name = self.add("pad", replace(wide, dtype=shape.dtype), name)
+                low = "x".join(f"{at if last else 0}_0" for last in _lasts(wide))
+                at += shape.dims[-1]
+                padded = replace(wide, dtype=shape.dtype)
+                name = self.add("pad", padded, name, attributes=f"padding={low}")
+                name = self.add("convert", wide, name)
                 total = self.add("maximum", wide, total, name) if total else name
             else:
-                name = self.add("broadcast", wide, name)
+                name = self.add("broadcast", wide, name, attributes=_kept(shape, wide))
                 total = self.add("multiply", wide, total or name, name)
         return total or self.add("iota", wide)
 
@@ -109,14 +120,16 @@ class _Body:
         same = (shape.dims, shape.order, shape.tiles) == (wanted.dims, wanted.order, wanted.tiles)
         return name if same else self.add(opcode, replace(wanted, dtype=shape.dtype), name)
 
-    def _result(self, wanted: Shape, name: str, wide: Shape) -> str:
+    def _result(self, wanted: Shape, name: str, wide: Shape, at: int) -> str:
         if wanted.elements == wide.elements:
             name = self._arranged(wide, wanted, name)
         elif _is_part(_sizes(wanted), _sizes(wide)) and len(_sizes(wanted)) < len(_sizes(wide)):
             name = self.add("multiply", wide, name, name)
-            return self.add("reduce", wanted, name, name)
+            return self.add("reduce", wanted, name, name, attributes=_left_out(wanted, wide))
         else:
-            name = self.add("slice", replace(wanted, dtype=wide.dtype), name)
+            starts = [f"[{at if last else 0}:]" for last in _lasts(wanted)]
+            part = replace(wanted, dtype=wide.dtype)
+            name = self.add("slice", part, name, attributes=f"slice={{{', '.join(starts)}}}")
         return name if wanted.dtype == wide.dtype else self.add("convert", wanted, name)
 
     def _tuple(self, names: list[str]) -> str:
@@ -160,6 +173,29 @@ class _Body:
                 part = self.add("broadcast", made, each.name)
                 made_here = self.add("add", replace(made, dtype="f32"), made_here, part)
         return self.add("convert", made, made_here)
+
+
+def _places(few: Sequence[int], many: Sequence[int]) -> list[int]:
+    """Return where some sizes are among others, in order; those of size 1 are nowhere."""
+    found, at = [], 0
+    for size in few:
+        if size > 1 and size in many[at:]:
+            at = many.index(size, at) + 1
+            found.append(at - 1)
+    return found
+
+
+def _kept(few: Shape, many: Shape) -> str:
+    return f"dimensions={{{','.join(map(str, _places(few.dims, many.dims)))}}}"
+
+
+def _left_out(few: Shape, many: Shape) -> str:
+    kept = _places(few.dims, many.dims)
+    return f"dimensions={{{','.join(str(d) for d in range(len(many.dims)) if d not in kept)}}}"
+
+
+def _lasts(shape: Shape) -> list[bool]:
+    return [dim == len(shape.dims) - 1 for dim in range(len(shape.dims))]
 
 
 def _is_cut(made: Shape, given: Shape) -> bool:

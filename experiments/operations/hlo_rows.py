@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -20,7 +21,8 @@ from tpusim.hardware import DIE, Chip, Slice, Span, load_chip
 HLO_LINE = re.compile(r"(?:^|\| )(?P<line>%?[\w.\-]* ?= .*?)\s*(?P<facts>\(n=\d+;[^()]*\))?$")
 _FACT = re.compile(r"(hbm|vmem) ([\d.]+) MB")
 ON_CHIP = 1
-MB = 1e6
+MB, ROUNDED = 1e6, 1e4
+"""Bytes of a megabyte, and those to which the tables round."""
 
 
 def whole_line(params: str, measured_us: float, lines: Sequence[tuple[str, float]]) -> str:
@@ -60,32 +62,38 @@ def hlo_line(measured: Any) -> float:
 
 
 def completed(line: InstructionLine, facts: dict[str, str]) -> InstructionLine:
-    """Return a line that was cut, with operands for the megabytes that those it shows lack.
-
-    They are taken to be like the largest of the others.
-    """
+    """Return a line that was cut, with operands for the megabytes that those it shows lack."""
     shown = [shape for each in line.operands for shape in each.arrays]
-    largest = max([*shown, *line.instruction.arrays], key=lambda shape: shape.bytes)
+    shapes = [*shown, *line.instruction.arrays]
     operands = list(line.operands)
     for name, space in (("hbm", HBM_SPACE), ("vmem", ON_CHIP)):
-        known = sum(
-            shape.bytes
-            for shape in (*shown, *line.instruction.arrays)
-            if shape.space == space
-        )
+        known = sum(shape.bytes for shape in shapes if shape.space == space)
         missing = float(facts.get(name, 0)) * MB - known
-        for _ in range(round(missing / largest.bytes) if missing > 0 else 0):
-            shape = text_of(replace(largest, space=space))
-            number = len(operands)
-            operands.append(
-                Instruction(f"operand.{number}", "parameter", shape, literal=str(number))
-            )
+        for shape in missing_operands(missing, shapes):
+            number, text = str(len(operands)), text_of(replace(shape, space=space))
+            operands.append(Instruction(f"operand.{number}", "parameter", text, literal=number))
     attributes = line.instruction.attributes
     if line.instruction.opcode == "custom-call" and "custom_call_target" not in attributes:
         attributes = 'custom_call_target="tpu_custom_call"'
     names = tuple(each.name for each in operands)
     made = replace(line.instruction, operands=names, attributes=attributes)
     return InstructionLine(made, tuple(operands), line.whole)
+
+
+def missing_operands(missing: float, shapes: Sequence[Shape]) -> Iterator[Shape]:
+    """Yield operands of so many bytes: like those shown, or with some dimensions of the largest."""
+    dims = max(shapes, key=lambda shape: shape.elements).dims
+    parts = [
+        Shape("bf16", tuple(part), tuple(range(len(part)))[::-1])
+        for length in range(1, len(dims))
+        for part in combinations(dims, length)
+        if min(part) > 1
+    ]
+    alike = sorted({s for s in shapes if s.dims}, key=lambda shape: -shape.bytes)
+    for shape in (*alike, *sorted(parts, key=lambda shape: -shape.bytes)):
+        while missing > ROUNDED and shape.bytes <= missing + ROUNDED:
+            yield shape
+            missing -= shape.bytes
 
 
 def _numbered(instruction: Instruction) -> Instruction:

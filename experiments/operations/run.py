@@ -56,6 +56,8 @@ def _predicted(row: dict[str, Any], lines: list[tuple[str, float]]) -> dict[str,
     measured = Measured.of(row, lines)
     try:
         seconds = seconds_of(measured)
+        if not seconds > 0:
+            raise ValueError(f"{seconds} seconds")
     except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError, NotImplementedError) as error:
         return {**facts, "group": measured.group, "note": f"no prediction: {error}"}
     ratio = row["measured_us"] / (seconds * 1e6)

@@ -86,21 +86,36 @@ def vector_seconds(flops: Number, device: Device) -> Number:
 
 
 def group_seconds(work: VectorWork, device: Device) -> Number:
-    """Return the seconds of an element-wise group: `max(bytes / HBM, flops / VPU) + launch`.
+    """Return the seconds of an element-wise group: memory and core together, and its launch.
+
+    memory: bytes at `copy_bandwidth`; rows that are picked by their index at `gather_efficiency` of
+        it.
+    core: `max(flops / VPU, crossing tiles x lane_crossing)`, as the cross-lane unit runs beside the
+        vector unit.
+    together: `(memory^p + core^p)^(1/p)`, p the chip's `vector_overlap`; the slower of the two on
+        chips without one.
+    launch: half of `vector_launch` for what is read in HBM, half for what is written there. Arrays
+        on the chip have none: fusions of 7x that only touch VMEM take from 0.01 us on.
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
-    Rows that are picked by their index move at `gather_efficiency` of the rate of copies.
 
-    Loads and stores run beside the vector unit, so the slower of the two decides. The launch is
-    half a matmul's: no tiles of an array have to be filled and drained.
-
-    Source: "How to Scale Your Model", roofline chapter.
+    Source: "How to Scale Your Model", roofline chapter; 75 operations of two profiles of 7x
+    (`experiments/operations`).
     """
-    slowed = work.gathered * (1 / device.costs.gather_efficiency - 1)
+    costs = device.costs
+    slowed = work.gathered * (1 / costs.gather_efficiency - 1)
     memory = hbm_seconds(work.read_bytes + slowed, work.write_bytes, device)
-    scatter = work.scattered * device.costs.scatter_element
-    passes = largest(memory, vector_seconds(work.flops, device))
-    return passes + device.costs.vector_launch + scatter
+    core = largest(group_core_seconds(work, device), work.crossing * costs.lane_crossing)
+    if costs.vector_overlap is None:
+        passes = largest(memory, core)
+    else:
+        passes = power_sum(memory, core, costs.vector_overlap)
+    launches = 0.5 * (work.read_bytes > 0) + 0.5 * (work.write_bytes > 0)
+    return passes + costs.vector_launch * launches + work.scattered * costs.scatter_element
+
+
+def group_core_seconds(work: VectorWork, device: Device) -> Number:
+    return work.flops / (device.vpu_flops * 1.0)
 
 
 def array_seconds(

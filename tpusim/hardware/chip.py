@@ -78,6 +78,9 @@ class CostConstants:
     attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
         attention kernel reaches on the blocks that it visits, at long sequences.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
+    vector_overlap: exponent p of (memory^p + vector^p)^(1/p) of an element-wise group; none for the
+        slower of the two.
+    lane_crossing: seconds of a memory tile that passes through the cross-lane unit.
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
@@ -108,6 +111,8 @@ class CostConstants:
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)
+    vector_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
+    lane_crossing: float = field(default=0.0, metadata=SECONDS)
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")

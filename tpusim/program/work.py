@@ -148,6 +148,7 @@ class VectorWork:
 
     scattered: single elements that are added to its result by their index, one after another.
     gathered: of the bytes read and written, those of rows that are picked by their index.
+    crossing: memory tiles whose elements change row or lane (`compiler.work.relayout`).
     """
 
     read_bytes: Number
@@ -155,6 +156,7 @@ class VectorWork:
     flops: Number
     scattered: Number = 0
     gathered: Number = 0
+    crossing: Number = 0
 
 
 @dataclass(frozen=True, slots=True)
