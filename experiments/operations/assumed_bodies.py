@@ -15,11 +15,11 @@ from tpusim.compiler.hlo.shapes import Shape
 BODY = "assumed"
 
 
-def with_body(line: InstructionLine, devices: int) -> HloModule:
-    """Return the module of a line; a fusion calls an assumed body."""
+def with_body(line: InstructionLine, devices: int, multiplies: bool) -> HloModule:
+    """Return the module of a line; a fusion calls an assumed body, with a matmul if it has one."""
     if line.instruction.opcode != "fusion":
         return line.module(devices=devices)
-    body = _Body(line).computation()
+    body = _Body(line, multiplies).computation()
     called = replace(line.instruction, attributes=f"calls={BODY}, {line.instruction.attributes}")
     return replace(line, instruction=called).module(body, devices=devices)
 
@@ -47,6 +47,7 @@ class _Body:
     """A body while it is written."""
 
     line: InstructionLine
+    multiplies: bool
     made: list[Instruction] = field(default_factory=list)
 
     def computation(self) -> Computation:
@@ -56,7 +57,7 @@ class _Body:
         given = [each for each in self.line.operands if each.arrays[0].dims]
         if "kind=kCustom" in self.line.instruction.attributes and len(given) > 1:
             root = self.add("gather", results[0], *(each.name for each in given[:2]))
-        elif (matmul := _matmul(results[0], given)) is not None:
+        elif self.multiplies and (matmul := _matmul(results[0], given)) is not None:
             root = self._matmul(results[0], given, *matmul)
         else:
             root = self._elementwise(results, given)
@@ -103,7 +104,7 @@ class _Body:
                     total = self.add("add", wide, total, name)
                     name = self.add("convert", replace(wide, dtype="bf16"), total)
                 total = name
-            elif not _is_part(_sizes(shape), _sizes(wide)):
+            elif len(_sizes(shape)) >= len(_sizes(wide)):
                 low = "x".join(f"{at if last else 0}_0" for last in _lasts(wide))
                 at += shape.dims[-1]
                 padded = replace(wide, dtype=shape.dtype)
@@ -176,13 +177,17 @@ class _Body:
 
 
 def _places(few: Sequence[int], many: Sequence[int]) -> list[int]:
-    """Return where some sizes are among others, in order; those of size 1 are nowhere."""
+    """Return where some sizes are among others, in order; those of size 1 are nowhere.
+
+    A last size that is not among them is a part of the last of the others.
+    """
     found, at = [], 0
     for size in few:
         if size > 1 and size in many[at:]:
             at = many.index(size, at) + 1
             found.append(at - 1)
-    return found
+    wanted = sum(size > 1 for size in few)
+    return [*found, len(many) - 1] if len(found) < wanted and at < len(many) else found
 
 
 def _kept(few: Shape, many: Shape) -> str:
@@ -226,7 +231,7 @@ def _matmul(made: Shape, given: Sequence[Instruction]) -> tuple[Instruction, int
             continue
         kept = [size for size in own if size in sizes]
         lost = [size for size in own if size not in sizes]
-        if len(kept) == len(lost) == 1 and kept[0] != own:
+        if len(kept) == len(lost) == 1:
             if made.elements % kept[0] == 0 and lost[0] > 1:
                 return each, lost[0]
     return None

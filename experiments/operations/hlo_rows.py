@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import permutations, product
 from math import prod
 from typing import Any
 
@@ -23,6 +23,8 @@ _FACT = re.compile(r"(hbm|vmem) ([\d.]+) MB")
 ON_CHIP = 1
 MB, ROUNDED = 1e6, 1e4
 """Bytes of a megabyte, and those to which the tables round."""
+MOST_MISSING = 6
+"""No line lacks more operands."""
 
 
 def whole_line(params: str, measured_us: float, lines: Sequence[tuple[str, float]]) -> str:
@@ -54,7 +56,8 @@ def hlo_line(measured: Any) -> float:
     if not line.whole:
         line = completed(line, dict(_FACT.findall(found["facts"] or "")))
     line = replace(line, instruction=_numbered(line.instruction))
-    module = with_body(line, _devices(line.instruction.attributes, chip))
+    multiplies = measured.kind.startswith("convolution") or "kind=kOutput" in line.instruction.attributes
+    module = with_body(line, _devices(line.instruction.attributes, chip), multiplies)
     if line.instruction.opcode in COLLECTIVE_OPCODES:
         return _collective(module, line.instruction, chip)
     work = instruction_work(module, module.main, module.main[module.main.root])
@@ -80,20 +83,30 @@ def completed(line: InstructionLine, facts: dict[str, str]) -> InstructionLine:
     return InstructionLine(made, tuple(operands), line.whole)
 
 
-def missing_operands(missing: float, shapes: Sequence[Shape]) -> Iterator[Shape]:
-    """Yield operands of so many bytes: like those shown, or with some dimensions of the largest."""
-    dims = max(shapes, key=lambda shape: shape.elements).dims
-    parts = [
-        Shape("bf16", tuple(part), tuple(range(len(part)))[::-1])
-        for length in range(1, len(dims))
-        for part in combinations(dims, length)
-        if min(part) > 1
-    ]
+def missing_operands(missing: float, shapes: Sequence[Shape]) -> Sequence[Shape]:
+    """Return operands of so many bytes, alike: as one that is shown, or of its dimensions.
+
+    If none has a part of the bytes, as many as there are bytes for of those shown, largest first.
+    """
+    if missing < ROUNDED:
+        return ()
     alike = sorted({s for s in shapes if s.dims}, key=lambda shape: -shape.bytes)
-    for shape in (*alike, *sorted(parts, key=lambda shape: -shape.bytes)):
-        while missing > ROUNDED and shape.bytes <= missing + ROUNDED:
-            yield shape
+    for count, shape in product(range(1, MOST_MISSING), (*alike, *_of_dimensions(shapes))):
+        if abs(missing - count * shape.bytes) < ROUNDED:
+            return (shape,) * count
+    found: list[Shape] = []
+    for shape in alike:
+        while shape.bytes <= missing and len(found) < MOST_MISSING:
+            found.append(shape)
             missing -= shape.bytes
+    return found
+
+
+def _of_dimensions(shapes: Sequence[Shape]) -> Iterator[Shape]:
+    """Yield matrices of two dimensions that are shown, and rows of one of them."""
+    sizes = dict.fromkeys(size for shape in shapes for size in shape.dims if size > 1)
+    for dims in (*permutations(sizes, 2), *((size,) for size in sizes)):
+        yield Shape("bf16", dims, tuple(range(len(dims)))[::-1])
 
 
 def _numbered(instruction: Instruction) -> Instruction:

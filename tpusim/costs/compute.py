@@ -86,16 +86,16 @@ def vector_seconds(flops: Number, device: Device) -> Number:
 
 
 def group_seconds(work: VectorWork, device: Device) -> Number:
-    """Return the seconds of an element-wise group: memory and core together, and its launch.
+    """Return the seconds of an element-wise group: `max(memory, core) + fill + launch`.
 
     memory: bytes at `copy_bandwidth`; rows that are picked by their index at `gather_efficiency` of
         it.
     core: `max(flops / VPU, crossing tiles x lane_crossing)`, as the cross-lane unit runs beside the
-        vector unit.
-    together: `(memory^p + core^p)^(1/p)`, p the chip's `vector_overlap`; the slower of the two on
-        chips without one.
-    launch: half of `vector_launch` for what is read in HBM, half for what is written there. Arrays
-        on the chip have none: fusions of 7x that only touch VMEM take from 0.01 us on.
+        vector unit, at `group_efficiency` of its peak.
+    fill: what memory and core do one after the other, in the first and the last windows of the
+        loop: the shorter of the two, and at most `group_fill`.
+    launch: half of `vector_launch` for what is read in HBM, half for what is written there: the
+        latency of memory. A group that only touches arrays on the chip takes from 0.01 us on (7x).
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
 
@@ -105,17 +105,12 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     costs = device.costs
     slowed = work.gathered * (1 / costs.gather_efficiency - 1)
     memory = hbm_seconds(work.read_bytes + slowed, work.write_bytes, device)
-    core = largest(group_core_seconds(work, device), work.crossing * costs.lane_crossing)
-    if costs.vector_overlap is None:
-        passes = largest(memory, core)
-    else:
-        passes = power_sum(memory, core, costs.vector_overlap)
+    vector = work.flops / (device.vpu_flops * (costs.group_efficiency or costs.vector_efficiency))
+    core = largest(vector, work.crossing * costs.lane_crossing)
+    fill = smallest(smallest(memory, core), costs.group_fill)
     launches = 0.5 * (work.read_bytes > 0) + 0.5 * (work.write_bytes > 0)
-    return passes + costs.vector_launch * launches + work.scattered * costs.scatter_element
-
-
-def group_core_seconds(work: VectorWork, device: Device) -> Number:
-    return work.flops / (device.vpu_flops * 1.0)
+    launch = costs.vector_launch * launches
+    return largest(memory, core) + fill + launch + work.scattered * costs.scatter_element
 
 
 def array_seconds(
@@ -142,7 +137,8 @@ def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Numb
     share: of the rate of a matmul alone that the array keeps.
     array: see `array_seconds`.
     epilogue: the vector operations fused into the matmul, which the core does as well.
-    memory: operands and result at `copy_bandwidth`, beside both.
+    memory: operands at `matmul_read` of HBM's bandwidth and the result at `copy_bandwidth`, beside
+        both.
     p: the chip's `matmul_overlap`, how well the two hide each other.
 
     The form fits the compiler's estimates with a median error of 0.8 to 6.2 % by chip (libtpu
@@ -151,11 +147,12 @@ def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Numb
 
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
-    whole = equivalent_matmul(work, device.tensor_cores)
+    whole, costs = equivalent_matmul(work, device.tensor_cores), device.costs
     array = array_seconds(*whole, work.dtype, device) / share
-    memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
+    read = work.read_bytes / (device.hbm_bandwidth * (costs.matmul_read or costs.hbm_efficiency))
+    memory = read + hbm_seconds(0, work.write_bytes, device)
     on_core = array + vector_seconds(work.epilogue_flops, device)
-    return power_sum(on_core, memory, device.costs.matmul_overlap) + device.costs.op_launch
+    return power_sum(on_core, memory, costs.matmul_overlap) + costs.op_launch
 
 
 def step_matmul_seconds(work: MatmulWork, device: Device) -> Number:

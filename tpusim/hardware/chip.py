@@ -77,10 +77,8 @@ class CostConstants:
         arrive and its results leave, in whole memory tiles.
     attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
         attention kernel reaches on the blocks that it visits, at long sequences.
-    vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
-    vector_overlap: exponent p of (memory^p + vector^p)^(1/p) of an element-wise group; none for the
-        slower of the two.
-    lane_crossing: seconds of a memory tile that passes through the cross-lane unit.
+    vector_efficiency: share of `vpu_flops` that element-wise code reaches, fused to a matmul or, if
+        there is no `group_efficiency`, by itself.
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
@@ -89,6 +87,15 @@ class CostConstants:
         while one runs, so it is the least that a step takes.
     turnaround: seconds from the end of a step to the start of the next in a loop whose host reads
         the result of each step before it starts the next.
+
+    Of chips whose single operations were measured:
+    matmul_read: share of HBM's bandwidth at which operands of matmuls arrive, if it is not
+        `hbm_efficiency`.
+    group_efficiency: share of `vpu_flops` that an element-wise group by itself reaches.
+    group_fill: seconds for which, at most, memory and core of an element-wise group do not overlap.
+    lane_crossing: seconds of a memory tile in the cross-lane unit.
+    die_launch: seconds before the first byte of a collective between the devices of a chip moves,
+        if it is not `collective_launch`.
     """
 
     ici_efficiency: float = field(metadata=SHARED)
@@ -111,8 +118,11 @@ class CostConstants:
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)
-    vector_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
+    matmul_read: float | None = field(default=None, metadata=SHARED)
+    group_efficiency: float | None = field(default=None, metadata=SHARED)
+    group_fill: float = field(default=0.0, metadata=SECONDS)
     lane_crossing: float = field(default=0.0, metadata=SECONDS)
+    die_launch: float | None = field(default=None, metadata=SECONDS)
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")

@@ -55,7 +55,7 @@ class FusionCost:
     def work(self, read: float, write: float, stored: float, tiles: float = 0) -> Work:
         """Return one dot with all else as its epilogue, or several that share it by their FLOPs.
 
-        tiles: those of the elements stored.
+        tiles: those of the elements stored on the chip.
 
         A vector group takes at least one operation per stored element, in any memory, and at least
         the time of its tiles as they are moved whole.

@@ -135,7 +135,8 @@ def _work(module: HloModule, computation: Computation, instruction: Instruction)
             if shape.dims
         )
         stored = sum(part * shape.elements for part, shape in made)
-        tiles = sum(part * tile_count(shape) for part, shape in made)
+        on_chip = [(part, shape) for part, shape in made if shape.space != HBM_SPACE]
+        tiles = sum(part * tile_count(shape) for part, shape in on_chip)
         work = tally.work(read, write, stored, tiles)
         flops, understood = tally.flops, not tally.unknown
         note = "; ".join(sorted(set(tally.unknown))) or (EVEN_GROUPS if groups > 1 else "")

@@ -64,11 +64,11 @@ def _spread(made: Shape, dims: Sequence[int]) -> float:
     are alike one is made.
     """
     lanes, rows = (*_longest(made), -1, -1)[:2]
+    extents = {lanes: LANES, rows: _rows(made)}
+    unlike = prod(ceil(made.dims[dim] / extents.get(dim, 1)) for dim in dims if dim < len(made.dims))
     if lanes not in dims:
-        return 2 * tile_count(made) / ceil(made.dims[_minor(made)] / LANES)
-    if rows in dims or rows < 0:
-        return 0.0
-    return ROWS_WEIGHT * tile_count(made) / ceil(made.dims[rows] / _rows(made))
+        return 2.0 * unlike
+    return 0.0 if rows in dims or rows < 0 else ROWS_WEIGHT * unlike
 
 
 def _finest(given: Shape, made: Shape) -> float:
