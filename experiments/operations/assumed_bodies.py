@@ -75,9 +75,8 @@ class _Body:
             return self.add("dynamic-slice", results[0], given[0].name)
         shapes = [*results, *(each.arrays[0] for each in given)]
         largest = max(shapes, key=lambda shape: shape.elements)
-        if len(given) == len(results) == 1 and 2 * results[0].elements == largest.elements:
-            if 2 * results[0].dims[-1] == largest.dims[-1]:
-                return self._gated(results[0], given[0].name)
+        if len(given) == len(results) == 1 and _is_half(results[0], largest):
+            return self._gated(results[0], given[0].name)
         wide = replace(largest, dtype="f32")
         moves = len(given) == 1 and not _computes(results, given[0].arrays[0])
         if moves:
@@ -203,6 +202,10 @@ def _lasts(shape: Shape) -> list[bool]:
     return [dim == len(shape.dims) - 1 for dim in range(len(shape.dims))]
 
 
+def _is_half(few: Shape, many: Shape) -> bool:
+    return 2 * few.elements == many.elements and 2 * few.dims[-1] == many.dims[-1]
+
+
 def _is_cut(made: Shape, given: Shape) -> bool:
     few, many = made.dims, given.dims
     return len(few) == len(many) and all(a <= b for a, b in zip(few, many, strict=True))
@@ -231,7 +234,6 @@ def _matmul(made: Shape, given: Sequence[Instruction]) -> tuple[Instruction, int
             continue
         kept = [size for size in own if size in sizes]
         lost = [size for size in own if size not in sizes]
-        if len(kept) == len(lost) == 1:
-            if made.elements % kept[0] == 0 and lost[0] > 1:
-                return each, lost[0]
+        if len(kept) == len(lost) == 1 and made.elements % kept[0] == 0:
+            return each, lost[0]
     return None

@@ -15,6 +15,11 @@ from rows import Measured, seconds_of
 from tpusim.base.errors import TpusimError
 from tpusim.profiles import read_profile
 
+UNREADABLE = (
+    TpusimError, ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError,
+)  # fmt: skip
+"""What a row raises that cannot be predicted."""
+
 COLUMNS = ("id", "chip", "slice", "kind", "params", "measured_us", "software")
 
 
@@ -58,7 +63,7 @@ def _predicted(row: dict[str, Any], lines: list[tuple[str, float]]) -> dict[str,
         seconds = seconds_of(measured)
         if not seconds > 0:
             raise ValueError(f"{seconds} seconds")
-    except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError, NotImplementedError) as error:
+    except UNREADABLE as error:
         return {**facts, "group": measured.group, "note": f"no prediction: {error}"}
     ratio = row["measured_us"] / (seconds * 1e6)
     return {

@@ -45,9 +45,9 @@ def delay_seconds(path: CollectiveRoute, chip: Chip) -> float:
 
     Between the devices of a chip the launch is `die_launch`: no network has to be set up.
     """
-    costs = chip.costs
-    within = {name for name, _ in path.links} <= set(DIE_LINKS) and costs.die_launch is not None
-    launch = costs.die_launch if within and costs.die_launch is not None else costs.collective_launch
+    costs, launch = chip.costs, chip.costs.collective_launch
+    if costs.die_launch is not None and {name for name, _ in path.links} <= set(DIE_LINKS):
+        launch = costs.die_launch
     return path.launched * launch + path.hops * costs.hop_latency
 
 

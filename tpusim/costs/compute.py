@@ -38,6 +38,12 @@ BYTE_DTYPES = ("int8", "fp8")
 MEASURED_HEAD_DIM = 128
 """The head_dim for which the chips' attention efficiencies were measured."""
 
+READ_LATENCY = 0.57
+"""Share of an element-wise group's launch that is the latency of reading HBM; the rest is that of
+writing. On 7x groups of a few bytes take 0.68 to 0.77 us from HBM to VMEM, 0.50 to 0.61 from VMEM
+to HBM, and 1.24 to 1.30 from HBM to HBM (profiles of tpu-inference, `experiments/operations`).
+"""
+
 STEP_OVERLAP = 1.5
 KERNEL_STEP_WORK = 539.0**2
 """Fixed cost of a kernel step, in scores of one head at full rate, and the power p of its sum with
@@ -94,8 +100,8 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
         vector unit, at `group_efficiency` of its peak.
     fill: what memory and core do one after the other, in the first and the last windows of the
         loop: the shorter of the two, and at most `group_fill`.
-    launch: half of `vector_launch` for what is read in HBM, half for what is written there: the
-        latency of memory. A group that only touches arrays on the chip takes from 0.01 us on (7x).
+    launch: `READ_LATENCY` of `vector_launch` if anything is read in HBM, the rest if anything is
+        written there. A group that only touches arrays on the chip takes from 0.01 us on (7x).
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
 
@@ -108,7 +114,8 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     vector = work.flops / (device.vpu_flops * (costs.group_efficiency or costs.vector_efficiency))
     core = largest(vector, work.crossing * costs.lane_crossing)
     fill = smallest(smallest(memory, core), costs.group_fill)
-    launches = 0.5 * (work.read_bytes > 0) + 0.5 * (work.write_bytes > 0)
+    reads, writes = smallest(work.read_bytes, 1), smallest(work.write_bytes, 1)
+    launches = READ_LATENCY * reads + (1 - READ_LATENCY) * writes
     launch = costs.vector_launch * launches
     return largest(memory, core) + fill + launch + work.scattered * costs.scatter_element
 

@@ -20,8 +20,10 @@ from tpusim.compiler.hlo.shapes import HBM_SPACE, Shape, integers
 LANES, ROWS = 128, 8
 ROWS_WEIGHT = 0.75
 """Cost of a tile whose rows are rearranged, in tiles whose lanes are."""
-MOVED_WEIGHT = 0.3
+MOVED_WEIGHT = 0.33
 """Cost of a tile that is moved as a whole."""
+SPREAD_WEIGHT = 2.5
+"""Cost of a tile whose rows are each one number, of an array that has them along its lanes."""
 
 _DIMENSIONS = re.compile(r"(?:^|[ ,])dimensions=\{([\d,]*)\}")
 _SLICE = re.compile(r"slice=\{(.*?)\}")
@@ -60,15 +62,16 @@ def crossing_tiles(instruction: Instruction, operands: Sequence[Instruction]) ->
 def _spread(made: Shape, dims: Sequence[int]) -> float:
     """Return the weighted tiles of a broadcast over lanes, or over the rows of a tile.
 
-    Numbers that lie along lanes have to be turned into rows first, and then spread. Of tiles that
-    are alike one is made.
+    Numbers that lie along lanes have to be turned into rows first, and then spread; a row is spread
+    while it is loaded. Of tiles that are alike one is made.
     """
     lanes, rows = (*_longest(made), -1, -1)[:2]
     extents = {lanes: LANES, rows: _rows(made)}
-    unlike = prod(ceil(made.dims[dim] / extents.get(dim, 1)) for dim in dims if dim < len(made.dims))
+    known = [dim for dim in dims if dim < len(made.dims)]
+    unlike = prod(ceil(made.dims[dim] / extents.get(dim, 1)) for dim in known)
     if lanes not in dims:
-        return 2.0 * unlike
-    return 0.0 if rows in dims or rows < 0 else ROWS_WEIGHT * unlike
+        return SPREAD_WEIGHT * unlike
+    return 0.0 if rows in dims or rows < 0 else MOVED_WEIGHT * unlike
 
 
 def _finest(given: Shape, made: Shape) -> float:
@@ -109,7 +112,7 @@ def _change(op: str, given: Shape, made: Shape, dims: Sequence[int]) -> float:
         if before[:1] != named[:1]:
             return 1.0
         return 0.0 if before == named and _rows(given) == _rows(made) else ROWS_WEIGHT
-    sizes = [[shape.dims[dim] for dim in found] for shape, found in ((given, before), (made, after))]
+    sizes = [given.dims[dim] for dim in before], [made.dims[dim] for dim in after]
     whole = all(len(each) > 1 and each[1] % _rows(made) == 0 for each in sizes)
     kept = sizes[0] == sizes[1] or (sizes[0][:1] == sizes[1][:1] and whole)
     return 0.0 if kept and _rows(given) == _rows(made) else ROWS_WEIGHT
