@@ -97,11 +97,13 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     memory: bytes at `copy_bandwidth`; rows that are picked by their index at `gather_efficiency` of
         it.
     core: `max(flops / VPU, crossing tiles x lane_crossing)`, as the cross-lane unit runs beside the
-        vector unit, at `group_efficiency` of its peak.
+        vector unit. The VPU runs at `vector_efficiency` of its peak, or at `group_efficiency` where
+        all operations of a compiled program are counted.
     fill: what memory and core do one after the other, in the first and the last windows of the
         loop: the shorter of the two, and at most `group_fill`.
-    launch: `READ_LATENCY` of `vector_launch` if anything is read in HBM, the rest if anything is
-        written there. A group that only touches arrays on the chip takes from 0.01 us on (7x).
+    launch: of a compiled program, `READ_LATENCY` of `vector_launch` if anything is read in HBM, the
+        rest if anything is written there; groups that only touch arrays on the chip take from
+        0.01 us on (7x). A plan does not know where its arrays are: a whole launch.
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
 
@@ -111,13 +113,18 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     costs = device.costs
     slowed = work.gathered * (1 / costs.gather_efficiency - 1)
     memory = hbm_seconds(work.read_bytes + slowed, work.write_bytes, device)
-    vector = work.flops / (device.vpu_flops * (costs.group_efficiency or costs.vector_efficiency))
-    core = largest(vector, work.crossing * costs.lane_crossing)
-    fill = smallest(smallest(memory, core), costs.group_fill)
-    reads, writes = smallest(work.read_bytes, 1), smallest(work.write_bytes, 1)
-    launches = READ_LATENCY * reads + (1 - READ_LATENCY) * writes
-    launch = costs.vector_launch * launches
+    reached = costs.group_efficiency if work.compiled else None
+    vector = work.flops / (device.vpu_flops * (reached or costs.vector_efficiency))
+    core = largest(vector, work.crossing * (costs.lane_crossing or 0.0))
+    fill = smallest(smallest(memory, core), costs.group_fill or 0.0)
+    launch = costs.vector_launch * (latencies(work) if work.compiled else 1.0)
     return largest(memory, core) + fill + launch + work.scattered * costs.scatter_element
+
+
+def latencies(work: VectorWork) -> Number:
+    """Return the share of a launch that is spent: for what is read in HBM, and what is written."""
+    reads, writes = smallest(work.read_bytes, 1), smallest(work.write_bytes, 1)
+    return READ_LATENCY * reads + (1 - READ_LATENCY) * writes
 
 
 def array_seconds(
@@ -156,8 +163,10 @@ def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Numb
     """
     whole, costs = equivalent_matmul(work, device.tensor_cores), device.costs
     array = array_seconds(*whole, work.dtype, device) / share
-    read = work.read_bytes / (device.hbm_bandwidth * (costs.matmul_read or costs.hbm_efficiency))
-    memory = read + hbm_seconds(0, work.write_bytes, device)
+    memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
+    if costs.matmul_read is not None:
+        read = work.read_bytes / (device.hbm_bandwidth * costs.matmul_read)
+        memory = read + hbm_seconds(0, work.write_bytes, device)
     on_core = array + vector_seconds(work.epilogue_flops, device)
     return power_sum(on_core, memory, costs.matmul_overlap) + costs.op_launch
 

@@ -64,6 +64,7 @@ _OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "power", "price"} | {
     *("max_cubes", "any_order", "wrap_length", "twistable"),
     *("libtpu_name", "libtpu_config", "pair_gathers", "pair_reductions", "pair_scatters"),
     *("short_ring", "asynchronous_permutes"),
+    *("matmul_read", "group_efficiency", "group_fill", "lane_crossing", "die_launch"),
 }
 
 
@@ -359,7 +360,7 @@ def _check_kind(entry: _CatalogueEntry, where: str) -> None:
 def _chip(name: str, entries: Mapping[str, Sourced], rules: SliceRules) -> Chip:
     values: dict[str, Any] = {key: entry.value for key, entry in entries.items()}
     flops = {dtype: values.pop(f"flops.{dtype}") for dtype in DTYPES if f"flops.{dtype}" in values}
-    costs = CostConstants(**{key: values.pop(f"costs.{key}") for key in COST_UNITS})
+    costs = CostConstants(**{key: values.pop(f"costs.{key}", None) for key in COST_UNITS})
     said = {key: f"{COMPILER}.{key}" for key in COMPILER_UNITS if f"{COMPILER}.{key}" in values}
     compiler = {key: values.pop(entry) for key, entry in said.items()}
     return Chip(

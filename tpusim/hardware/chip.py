@@ -77,8 +77,7 @@ class CostConstants:
         arrive and its results leave, in whole memory tiles.
     attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
         attention kernel reaches on the blocks that it visits, at long sequences.
-    vector_efficiency: share of `vpu_flops` that element-wise code reaches, fused to a matmul or, if
-        there is no `group_efficiency`, by itself.
+    vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
@@ -88,10 +87,10 @@ class CostConstants:
     turnaround: seconds from the end of a step to the start of the next in a loop whose host reads
         the result of each step before it starts the next.
 
-    Of chips whose single operations were measured:
+    Of chips whose single operations were measured; None on others:
     matmul_read: share of HBM's bandwidth at which operands of matmuls arrive, if it is not
         `hbm_efficiency`.
-    group_efficiency: share of `vpu_flops` that an element-wise group by itself reaches.
+    group_efficiency: share of `vpu_flops` that an element-wise group of a compiled program reaches.
     group_fill: seconds for which, at most, memory and core of an element-wise group do not overlap.
     lane_crossing: seconds of a memory tile in the cross-lane unit.
     die_launch: seconds before the first byte of a collective between the devices of a chip moves,
@@ -120,8 +119,8 @@ class CostConstants:
     turnaround: float = field(metadata=SECONDS)
     matmul_read: float | None = field(default=None, metadata=SHARED)
     group_efficiency: float | None = field(default=None, metadata=SHARED)
-    group_fill: float = field(default=0.0, metadata=SECONDS)
-    lane_crossing: float = field(default=0.0, metadata=SECONDS)
+    group_fill: float | None = field(default=None, metadata=SECONDS)
+    lane_crossing: float | None = field(default=None, metadata=SECONDS)
     die_launch: float | None = field(default=None, metadata=SECONDS)
 
     def __post_init__(self) -> None:

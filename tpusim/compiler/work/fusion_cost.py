@@ -62,7 +62,8 @@ class FusionCost:
         """
         if not self.dots:
             crossing = max(self.crossing, MOVED_WEIGHT * tiles)
-            return VectorWork(read, write, max(self.vector, stored), crossing=crossing)
+            operations = max(self.vector, stored)
+            return VectorWork(read, write, operations, crossing=crossing, compiled=True)
         shares = [self._share(dot) for dot in self.dots]
         works = tuple(
             dot.work(share * read, share * write, share * self.vector)
