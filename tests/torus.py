@@ -1,9 +1,10 @@
 """Routes and seconds on a torus, in parts."""
 
 from tpusim.costs.collective import adding_seconds
-from tpusim.costs.compute import copy_bandwidth, kernel_flops, visited_keys
+from tpusim.costs.compute import copy_bandwidth, hbm_seconds, kernel_flops, visited_keys
 from tpusim.costs.convolution import (
     LAUNCHES,
+    LOADED,
     depthwise_seconds,
     full_batch,
     pass_matmuls,
@@ -16,10 +17,12 @@ from tpusim.network.paths import link_loads, run_loads, shortest_moves, shortest
 
 __all__ = [
     "LAUNCHES",
+    "LOADED",
     "adding_seconds",
     "copy_bandwidth",
     "depthwise_seconds",
     "full_batch",
+    "hbm_seconds",
     "kernel_flops",
     "link_loads",
     "pass_matmuls",

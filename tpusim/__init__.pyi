@@ -6,6 +6,8 @@ from .base.errors import TpusimError as TpusimError
 from .bounds import bound as bound
 from .compiler_check import PlanCheck as PlanCheck
 from .compiler_check import check as check
+from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import diagnose as diagnose
 from .export import export_jax as export_jax
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice
@@ -13,6 +15,8 @@ from .hardware import load_chip as load_chip
 from .maxtext import from_maxtext as from_maxtext
 from .plan import Input as Input
 from .plan import Plan as Plan
+from .profiles import Profile as Profile
+from .profiles import read_profile as read_profile
 from .report import Comparison as Comparison
 from .report import compare as compare
 from .report import plot as plot

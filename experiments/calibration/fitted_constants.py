@@ -141,6 +141,18 @@ ESTIMATED: Mapping[str, tuple[str, ...]] = {
 }
 """Fitted to compiler estimates and microbenchmarks, by the chips whose files say so."""
 
+PROFILED: Mapping[str, tuple[str, ...]] = {
+    "ici_efficiency": ("v2",),
+    "hbm_efficiency": ("v2",),
+    "hbm_read": ("v2",),
+    "matmul_efficiency": ("v2",),
+    "matmul_overlap": ("v2",),
+    "convolution_read": ("v2",),
+    "convolution_store": ("v2",),
+    "convolution_overlap": ("v2",),
+}
+"""Fitted to profiles of single operations, by the chips whose files say so."""
+
 
 def fitted_in_catalogue(chips: Sequence[str] = ALL_CHIPS) -> set[tuple[str, str]]:
     """Return chip and name of each constant that a chip's file calls fitted."""
@@ -157,4 +169,5 @@ def listed() -> set[tuple[str, str]]:
     whole = {
         (chip, c.name) for group in WHOLE_RUNS for chip in group.chips for c in group.constants
     }
-    return whole | {(chip, name) for name, chips in ESTIMATED.items() for chip in chips}
+    alone = (*ESTIMATED.items(), *PROFILED.items())
+    return whole | {(chip, name) for name, chips in alone for chip in chips}

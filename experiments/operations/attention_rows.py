@@ -1,8 +1,123 @@
-"""Predictions of rows of the kind."""
+"""Attention kernels of a measured table."""
 
+import re
+from dataclasses import dataclass
 from typing import Any
+
+import pandas as pd
+
+from tpusim.costs import attention_seconds
+from tpusim.hardware import Device, load_chip
+from tpusim.program import AttentionWork
+
+BF16 = 2
+GRADIENT_SHARES = {"dq": 3 / 7, "dkv": 4 / 7}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A call of attention as a row states it: sequences, heads, their lengths, and the blocks.
+
+    passes: `fwd`, `bwd`, `dq` or `dkv`, of which a row times one or two.
+    """
+
+    passes: tuple[str, ...]
+    batch: int
+    heads: int
+    seq_len: int
+    head_dim: int
+    causal: bool
+    block: tuple[int, int]
+    block_backward: tuple[int, int]
+    fused: bool
+
+    def work(self, part: str) -> AttentionWork:
+        """Return the work of a pass, whose operands are those of JAX's kernels."""
+        backward = part != "fwd"
+        tensor = self.batch * self.heads * self.seq_len * self.head_dim * BF16
+        read, written = (5 * tensor, 3 * tensor) if backward else (3 * tensor, tensor)
+        return AttentionWork(
+            self.batch, self.heads, self.seq_len, self.seq_len, self.head_dim, "bf16",
+            self.causal, 0, backward, read, written,
+            share=GRADIENT_SHARES.get(part, 0), fused=self.fused,
+            block=self.block_backward if backward else self.block,
+        )  # fmt: skip
+
+    def seconds(self, device: Device) -> float:
+        """Return the seconds of all passes."""
+        return sum(float(attention_seconds(self.work(part), device)) for part in self.passes)
 
 
 def attention(measured: Any) -> float:
-    """Return the predicted seconds of a row."""
-    raise NotImplementedError("attention")
+    """Return the predicted seconds of an attention row."""
+    return read_kernel(measured.kind, measured.params).seconds(load_chip(measured.chip).device)
+
+
+FACTS = (r"\bb\d+\b", r"\bs\d+\b", r"\bh\d+(?:/\d+)?", r"\bhd\d+", r"\b\d+x\d+\b")
+
+
+def completed(table: pd.DataFrame) -> list[str]:
+    """Return `params` of each row, those of attention with what only rows beside them state.
+
+    Kernels of one step are rows whose ids differ in the last part (`-fwd`, `-bwd`).
+    """
+    attention = table["kind"].str.startswith("attention in step")
+    steps = table["id"].str.rpartition("-")[0].where(attention)
+    beside = table["params"].groupby(steps).agg(" ".join)
+    return [
+        " ".join((params, *_facts_beside(params, beside[step]))) if step in beside else params
+        for params, step in zip(table["params"], steps, strict=True)
+    ]
+
+
+def _facts_beside(params: str, beside: str) -> list[str]:
+    """Return the sizes of the text `beside` of a kind that `params` does not state."""
+    found = [re.search(fact, beside) for fact in FACTS if not re.search(fact, params)]
+    return [fact[0] for fact in found if fact]
+
+
+def read_kernel(kind: str, params: str) -> Kernel:
+    """Return the kernel of a row. Raise ValueError if a size is missing.
+
+    Two notations: `splash causal 32 heads hd128 seq=1024 bs=4; bq256 bkv512 fused_bwd=T bq_dkv=..`,
+    and `JAX splash fwd b16 s2048 h8 hd256 1024x512`.
+    """
+    whole = params.replace("hd", "head_dim")
+    block = _pair(params, r"\bbq(\d+) bkv(\d+)") or _pair(params, r"\b(\d+)x(\d+)\b")
+    if not block:
+        raise ValueError(f"{params!r} has no blocks such as 2048x1024")
+    fused = bool(re.search(r"fused_bwd=T|fused bwd", params))
+    return Kernel(
+        passes=_passes(kind, params),
+        batch=_number(params, "batch", r"\bbs=(\d+)", r"\bb(\d+)\b"),
+        heads=_number(params, "heads", r"\b(\d+) heads", r"\bh(\d+)"),
+        seq_len=_number(params, "sequence", r"\bseq=(\d+)", r"\bs(\d+)\b"),
+        head_dim=_number(whole, "head_dim", r"\bhead_dim(\d+)"),
+        causal=not re.search(r"\b(full mask|non-?causal|bidirectional)\b", params),
+        block=block,
+        block_backward=_pair(params, r"bq_dkv=(\d+)\S* bkv_dkv=(\d+)") or block,
+        fused=fused,
+    )
+
+
+def _passes(kind: str, params: str) -> tuple[str, ...]:
+    if kind.endswith("full"):
+        return ("fwd", "bwd")
+    if kind.endswith("fwd"):
+        return ("fwd",)
+    found = re.search(r"\b(fwd|bwd|dkv|dq)\b", params)
+    if not found:
+        raise ValueError(f"{params!r} does not say whether it is fwd, bwd, dq or dkv")
+    return (found[1],)
+
+
+def _pair(text: str, pattern: str) -> tuple[int, int] | None:
+    found = re.search(pattern, text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _number(text: str, what: str, *patterns: str) -> int:
+    found = next(filter(None, (re.search(pattern, text) for pattern in patterns)), None)
+    if not found:
+        raise ValueError(f"{text!r} does not say the {what}")
+    return int(found[1])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attention_rows import attention
@@ -21,6 +22,8 @@ class Measured:
 
     params: the shapes, as the kind has them.
     line: the whole HLO line, of a row that a profile has been joined to; else "".
+    programs: HLO files, one of which may be the program of a step.
+    bytes, flops: what its profile counts, of it and of what is fused to it; 0 if it does not say.
     """
 
     id: str
@@ -29,14 +32,32 @@ class Measured:
     kind: str
     params: str
     software: str
+    source: str = ""
     line: str = ""
+    programs: tuple[Path, ...] = ()
+    bytes: float = 0.0
+    flops: float = 0.0
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], lines: Sequence[tuple[str, float]]) -> "Measured":
+    def of(
+        cls,
+        row: Mapping[str, Any],
+        lines: Sequence[tuple[str, float]],
+        programs: Sequence[Path] = (),
+    ) -> "Measured":
         """Return a row of the table, joined to the whole line that a profile has for it."""
-        line = whole_line(str(row.get("params", "")), float(row["measured_us"]), lines)
-        names = ("id", "chip", "slice", "kind", "params", "software")
-        return cls(line=line, **{name: str(row.get(name, "")) for name in names})
+        line = whole_line(str(row.get("params", "")), _number(row, "measured_us"), lines)
+        names = ("id", "chip", "slice", "kind", "params", "software", "source")
+        moved = re.search(r"xprof (\d+\.?\d*) GB/s", str(row.get("params", "")))
+        computed = _number(row, "measured_rate") if row.get("unit") == "TFLOP/s" else 0.0
+        seconds = _number(row, "measured_us") / 1e6
+        return cls(
+            **{name: str(row.get(name, "")) for name in names},
+            line=line,
+            programs=tuple(programs),
+            bytes=float(moved[1]) * 1e9 * seconds if moved else 0.0,
+            flops=computed * 1e12 * seconds,
+        )
 
     @property
     def host_timed(self) -> bool:
@@ -47,6 +68,12 @@ class Measured:
     def group(self) -> str:
         """The kind under which its error is counted."""
         return f"{self.kind}, host timed" if self.host_timed else self.kind
+
+
+def _number(row: Mapping[str, Any], key: str) -> float:
+    """Return a number of a row; 0 if it has none."""
+    found = row.get(key, 0.0)
+    return float(found) if isinstance(found, int | float) and found == found else 0.0
 
 
 FUNCTIONS: tuple[tuple[str, Callable[[Any], float]], ...] = (

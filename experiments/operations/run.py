@@ -1,6 +1,6 @@
 """Predict each operation of a table of measured ones, and say how far off the costs are.
 
-python experiments/operations/run.py TABLE.csv --out DIR [--profiles FILE...]
+python experiments/operations/run.py TABLE.csv --out DIR [--profiles FILE...] [--programs FILE...]
 """
 
 import argparse
@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from attention_rows import completed
 from rows import Measured, seconds_of
 
 from tpusim.base.errors import TpusimError
 from tpusim.profiles import read_profile
-
-UNREADABLE = (
-    TpusimError, ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError,
-)  # fmt: skip
-"""What a row raises that cannot be predicted."""
 
 COLUMNS = ("id", "chip", "slice", "kind", "params", "measured_us", "software")
 
@@ -30,7 +26,13 @@ def main() -> None:
         {"params": "", "software": "", "note": ""}
     )
     lines = [line for path in arguments.profiles for line in _hlo_lines(path)]
-    predicted = pd.DataFrame([_predicted(row, lines) for row in table.to_dict("records")])
+    table["params"] = completed(table)
+    predicted = pd.DataFrame(
+        [
+            _predicted(row, Measured.of(row, lines, arguments.programs))
+            for row in table.to_dict("records")
+        ]
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
     predicted.to_csv(arguments.out / "operations.csv", index=False)
     summary = by_chip_and_kind(predicted)
@@ -45,6 +47,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("table", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--profiles", type=Path, nargs="*", default=[])
+    parser.add_argument("--programs", type=Path, nargs="*", default=[], help="HLO files of steps")
     return parser.parse_args()
 
 
@@ -55,15 +58,14 @@ def _hlo_lines(path: Path) -> Iterator[tuple[str, float]]:
         yield str(text), float(group["self_ps"].median()) / 1e6
 
 
-def _predicted(row: dict[str, Any], lines: list[tuple[str, float]]) -> dict[str, Any]:
+def _predicted(row: dict[str, Any], measured: Measured) -> dict[str, Any]:
     """Return a row with its prediction, ratio and error; or with why there is none."""
     facts = {name: row[name] for name in COLUMNS if name in row}
-    measured = Measured.of(row, lines)
     try:
         seconds = seconds_of(measured)
         if not seconds > 0:
             raise ValueError(f"{seconds} seconds")
-    except UNREADABLE as error:
+    except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         return {**facts, "group": measured.group, "note": f"no prediction: {error}"}
     ratio = row["measured_us"] / (seconds * 1e6)
     return {

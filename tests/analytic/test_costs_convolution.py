@@ -7,6 +7,7 @@ import pytest
 from convolutions import Estimate, estimates
 from torus import (
     LAUNCHES,
+    LOADED,
     depthwise_seconds,
     full_batch,
     pass_matmuls,
@@ -17,7 +18,7 @@ from torus import (
 
 from tpusim.costs import convolution_seconds, fastest_way, matmul_seconds, useful_share
 from tpusim.hardware import Device, load_chip
-from tpusim.program import ConvolutionWork, MatmulWork, convolution_work
+from tpusim.program import ConvolutionWork, MatmulWork, convolution_work, round_up
 
 HELD_OUT = [one for one in estimates() if one.held_out]
 FITTED = [one for one in estimates() if not one.held_out]
@@ -40,14 +41,14 @@ def large(rows: list[Estimate]) -> list[Estimate]:
 def test_near_the_compilers_estimates(rows: list[Estimate], least: int) -> None:
     """The aim is a median of 10 % and a ninth decile of 30 % over five chips.
 
-    The ninth decile of all held-out ones is 36 %: a batch of 1 to 4 images is cut along a dimension
+    The ninth decile of all held-out ones is 32 %: a batch of 1 to 4 images is cut along a dimension
     or has dilated or spread windows, for which the compiler has more ways than the model.
     """
     assert len(rows) >= least
     assert {one.chip for one in rows} == {"v4", "v5e", "v5p", "v6e", "7x"}
     found = errors(rows)
     assert median(found) <= 0.08
-    assert ninth_decile(found) <= (0.38 if rows is HELD_OUT else 0.30)
+    assert ninth_decile(found) <= (0.34 if rows is HELD_OUT else 0.30)
     assert ninth_decile(errors(large(rows))) <= 0.25
 
 
@@ -122,10 +123,34 @@ def test_a_stride_multiplies_no_zeros() -> None:
 def test_the_first_convolution_of_a_network_wastes_the_array() -> None:
     """A row of 7 taps of 3 channels is 21 deep of 128, and 64 columns of 128 are results."""
     device = plain()
-    image = on_chip(convolution_work(64, (224, 224), (7, 7), 3, 64, stride=2))
+    image = on_chip(convolution_work(16, (224, 224), (7, 7), 3, 64, stride=2))
     way = fastest_way(image, device)
-    assert (way.batch, way.m, way.k, way.n) == (7, 64 * 112 * 112, 21, 64)
+    assert (way.batch, way.m, way.k, way.n) == (7, 16 * 112 * 112, 21, 64)
     assert useful_share(image, device) == pytest.approx(21 / 128 * 64 / 128)
+
+
+def test_a_large_batch_packs_all_taps_of_few_channels() -> None:
+    """All 49 taps of 3 channels are 147 deep of 256, for 256 images as columns."""
+    device = plain()
+    image = on_chip(convolution_work(256, (224, 224), (7, 7), 3, 64, stride=2))
+    way = fastest_way(image, device)
+    assert (way.batch, way.m, way.k, way.n) == (112 * 112, 64, 147, 256)
+    assert useful_share(image, device) == pytest.approx(147 / 256)
+
+
+@pytest.mark.parametrize(("channels", "packed"), [(8, True), (16, True), (24, False), (64, False)])
+def test_taps_are_packed_up_to_a_tile_of_sublanes(channels: int, packed: bool) -> None:
+    way = fastest_way(convolution_work(256, (32, 32), (5, 5), channels, channels), plain())
+    assert (way.k == 25 * channels) is packed
+
+
+def test_few_rows_wait_for_the_load_of_the_image() -> None:
+    """320 sublanes of 16 bits load in the time of 160 rows, in 3 x 56 of whole tiles, not of 4."""
+    device = plain()
+    work = on_chip(convolution_work(128, (64, 64), (3, 3), 320, 4))
+    rows = round_up(320 / LOADED / 3, 8)
+    cycles = 64 * 64 * 9 * 3 * rows / device.mxus
+    assert convolution_seconds(work, device) == pytest.approx(cycles / device.clock, rel=0.01)
 
 
 def test_few_results_have_the_batch_as_columns() -> None:

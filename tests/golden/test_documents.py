@@ -100,6 +100,7 @@ def commands() -> Iterator[tuple[str, str]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files that the documents' commands name."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    shutil.copytree(ROOT / "tests/data/profiles", tmp_path / "tests/data/profiles")
     run, *_, sweep, search = blocks("user_guide.md", "toml")
     for given, fewer in (('"data", "fsdp"', '"fsdp"'), (', "v6e"', ""), ("[16, 32]", "[4, 8]")):
         search = search.replace(given, fewer)

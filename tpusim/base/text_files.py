@@ -17,6 +17,12 @@ from tpusim.base.units import format_bytes
 MAX_CONFIG_BYTES = 2**20
 """Size of the largest config that is read."""
 
+PROFILES = (".xplane.pb", ".trace.json.gz", ".trace.json")
+"""Ends of the names of profiles, which profilers of TPUs write."""
+
+A_PROFILE = "a profile"
+"""What is read where a profile is expected."""
+
 LONGEST_BEGINNING = 40
 """Characters of a file's name that the name of the file beside it begins with."""
 
@@ -55,6 +61,11 @@ def read_bytes(path: Path, what: str, instead: str, largest: int) -> bytes:
             raise FileError(f"a folder; give {instead}")
         if path.exists() and not path.is_file():
             raise FileError(f"not a regular file; give {instead}")
+        if path.name.endswith(PROFILES) and path.is_file() and what != A_PROFILE:
+            raise FileError(
+                f"a profile of a run, which `tpusim diagnose` compares with its prediction; give "
+                f"{instead}"
+            )
         size = path.stat().st_size
         if size > largest:
             raise FileError(f"{format_bytes(size)} is too large for {what}")

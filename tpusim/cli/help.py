@@ -28,6 +28,7 @@ EXAMPLES: Mapping[str, str] = {
     "models": "tpusim models llama3.1-8b",
     "compile": "tpusim compile step.mlir --slice v5e:4x4 --mesh data=16 --out step.hlo.gz",
     "replay": "tpusim replay tests/data/hlo/decoder_v5e_2x2_x2.hlo.gz",
+    "diagnose": "tpusim diagnose tests/data/profiles/scan_mlp_v5e_2x2.xplane.pb.gz",
     "conv": "tpusim explain conv --chip v5e --input 32x56x56x64 --kernel 3x3x64",
 }
 """An example of each command, by its name."""

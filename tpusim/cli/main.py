@@ -27,7 +27,7 @@ from tpusim.cli.usage import usage_fault
 DEBUG = "TPUSIM_DEBUG"
 INTERRUPTION = "interrupted; what was compiling or simulating has ended"
 
-for _commands in ("step", "table", "program", "catalogue"):  # the order of the help
+for _commands in ("step", "table", "program", "profile", "catalogue"):  # the order of the help
     import_module(f"tpusim.cli.{_commands}_commands")
 
 

@@ -48,6 +48,17 @@ compiler's windows of dilated convolutions. Gaps between taps are read as well.
 REGISTER = 1024
 """Elements of a vector register: 8 sublanes of 128 lanes."""
 
+LOADED = 2
+"""Rows of 16 bits that the array loads in the time of a row that it multiplies. Matters where it
+holds the image, new at each position: 4 to 8 results of 256 and 320 channels (v4, v5e) are met
+within 13 % so, and without loads 36 to 47 % too fast.
+"""
+
+FEW_DEEP = 16
+"""Channels, a tile of 16-bit sublanes, up to which all taps are packed into one depth, if there are
+no groups: 3 to 16 channels are (49, 25, 16 and 9 taps), 24 to 96 are not (9 and 25 taps, v5e).
+"""
+
 TAP_CYCLES = 2.0
 """Cycles of a core for a tap and a register of a depthwise convolution. Fitted; 2.0 to 2.2."""
 
@@ -88,8 +99,9 @@ def pass_matmuls(work: ConvolutionWork) -> tuple[MatmulWork, ...]:
     """Return the matmuls that a convolution can be: `batch` passes of [m, k] by [k, n].
 
     Without a gradient, or for that of the input, a pass is a tap, [batch x positions, channels]; a
-    row of taps, whose channels are packed into one depth; or a tap at a position with the batch as
-    columns. The gradient of the weights is one, [taps x in_channels, batch x positions].
+    row of taps, whose channels are packed into one depth; a tap at a position with the batch as
+    columns; or all taps at a position, packed into one depth (`FEW_DEEP`). The gradient of the
+    weights is one, [taps x in_channels, batch x positions].
 
     No zeros are multiplied for a stride. Each feature group has passes of its own: ResNeXt's are
     not multiplied together, with zeros between them (v4, v5e, v6e). Passes move no bytes.
@@ -104,10 +116,14 @@ def pass_matmuls(work: ConvolutionWork) -> tuple[MatmulWork, ...]:
         deep, wide = wide, deep
     rows, row = rows * full_batch(work), work.window[-1] if work.window else 1
     each = groups * work.taps
+    packed = work.window and np.all(groups == 1) and np.all(deep <= FEW_DEEP)
+    depth = work.taps * deep
+    all_taps = _passes(work.positions, sublane_tiles(wide), depth, work.batch, work.dtype)
     return (
         _passes(each, rows, deep, wide, work.dtype),
         _passes(each / row, rows, row * deep, wide, work.dtype),
         _passes(each * work.positions, sublane_tiles(wide), deep, work.batch, work.dtype),
+        *((all_taps,) if packed else ()),
     )
 
 
@@ -166,7 +182,8 @@ def pass_seconds(way: MatmulWork, device: Device) -> Number:
     An array of 256 takes two depths of 128 in the time of one of 256 (v6e and 7x: groups, and
     channels that are odd multiples of 128).
     """
-    alone = array_seconds(way.batch, way.m, way.k, way.n, way.dtype, device)
+    load = round_up(way.k, SUBLANES) / LOADED * LANES / round_up(way.k, LANES)
+    alone = array_seconds(way.batch, largest(way.m, load), way.k, way.n, way.dtype, device)
     side = max(device.side(way.dtype), LANES)
     lanes = round_up(way.k, LANES) / round_up(way.k, side)
     return alone * lanes / device.costs.matmul_in_step
@@ -203,8 +220,9 @@ def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
         one after the other they would take 52 and 27 % more (libtpu 0.0.42.1).
     memory: whole tiles, operands at `convolution_read` of HBM's bandwidth and results at
         `convolution_store`.
-    p: `OVERLAP`; 1 for the gradient of the input of a convolution with a stride, whose results are
-        spread over windows that the next ones complete.
+    p: the chip's `convolution_overlap`. Without it as the compiler estimates: `OVERLAP`, and 1 for
+        the gradient of the input of a convolution with a stride, whose results are spread over
+        windows that the next ones complete.
 
     An empty one takes its launches. Raise PlanError if the chip has no matrix rate for the dtype.
     """
@@ -220,4 +238,5 @@ def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
     spread = work.gradient == "input" and prod(work.strides) > 1
     serial = spread and not is_depthwise(work)
     on_core = largest(core, vector_seconds(work.epilogue_flops, device))
-    return power_sum(on_core, memory, 1.0 if serial else OVERLAP) + LAUNCHES * costs.op_launch
+    overlap = costs.convolution_overlap or (1.0 if serial else OVERLAP)
+    return power_sum(on_core, memory, overlap) + LAUNCHES * costs.op_launch

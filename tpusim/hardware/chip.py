@@ -64,7 +64,9 @@ class PeakRates(Mapping[str, float]):
 class CostConstants:
     """The constants of the cost model: one set per chip, none for a run or a model.
 
-    ici_efficiency, hbm_efficiency: share of the nominal bandwidth that long transfers reach.
+    ici_efficiency, hbm_efficiency: share of the nominal bandwidth that long transfers reach, those
+        of HBM as copies, which write as much as they read.
+    hbm_read: share that reads alone, or writes alone, reach; None if it is that of copies.
     hop_latency: seconds from a chip to its neighbour.
     collective_launch: seconds before the first byte of a collective moves.
     dcn_latency: seconds before the first byte of a transfer between slices arrives.
@@ -75,6 +77,8 @@ class CostConstants:
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
     convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
         arrive and its results leave, in whole memory tiles.
+    convolution_overlap: as `matmul_overlap`, of convolutions; None if it is as the compiler
+        estimates (`costs.convolution`).
     attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
         attention kernel reaches on the blocks that it visits, at long sequences.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
@@ -122,14 +126,18 @@ class CostConstants:
     group_fill: float | None = field(default=None, metadata=SECONDS)
     lane_crossing: float | None = field(default=None, metadata=SECONDS)
     die_launch: float | None = field(default=None, metadata=SECONDS)
+    hbm_read: float | None = field(default=None, metadata=SHARED)
+    convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        if self.matmul_overlap < 1:
-            raise HardwareError(
-                f"costs: matmul_overlap is {self.matmul_overlap}, and below 1 two resources would "
-                "take longer than one after the other; write 1 (no overlap) or more"
-            )
+        for name in ("matmul_overlap", "convolution_overlap"):
+            power = getattr(self, name)
+            if power is not None and power < 1:
+                raise HardwareError(
+                    f"costs: {name} is {power}, and below 1 two resources would take longer than "
+                    "one after the other; write 1 (no overlap) or more"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

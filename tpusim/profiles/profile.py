@@ -6,8 +6,11 @@ from statistics import fmean
 
 import pandas as pd
 
+from tpusim.base.errors import TpusimError, nearest
+from tpusim.base.plain_text import plain
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import padded
+from tpusim.base.text_width import wrapped
 from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.compiler.compiled import Compiled
 
@@ -26,8 +29,7 @@ class Profile(ShortRepr):
     kind: the devices as the profiler states them, such as `TPU v6 Lite`; empty if unknown.
     chip: the name of their chip, as a run file has it; empty if unknown.
     clock_hz: of their arrays, from the peak that the profiler states; 0 if unknown.
-    operations: one row per operation and device, with the columns of
-        [the guide](../../docs/user_guide.md#a-profile).
+    operations: one row per operation and device; `docs/profiles.md` has its columns.
     steps: one row per execution of a program and device: `device`, `step`, `program`, `start_ps`,
         `duration_ps`, and `busy_ps`, the self times of the operations in it.
     programs: HLO protos by the names of programs; empty for a trace.
@@ -61,14 +63,19 @@ class Profile(ShortRepr):
         """
         name = name or self.main
         data = self.programs.get(name)
-        return None if data is None else Compiled(name=name.partition("(")[0], data=data)
+        return None if data is None else Compiled(name=_short(name), data=data)
 
     def by_category(self, program: str = "") -> pd.Series:
         """Return the picoseconds of a step by category, idle time included: means of all devices.
 
+        Raise TpusimError for a program that did not run.
+
         program: as in `steps`; by default the one of the steps.
         """
         program = program or self.main
+        if program not in set(self.steps["program"]):
+            choice = nearest(program, self.steps["program"].unique())
+            raise TpusimError(f"{self.name} has no program {program!r}; {choice}")
         mine = self.operations[self.operations["program"] == program]
         mine = mine[~mine["asynchronous"]]
         steps = self.steps[self.steps["program"] == program]
@@ -82,21 +89,33 @@ class Profile(ShortRepr):
     def _lines(self) -> Iterator[str]:
         kind = self.kind or "TPUs whose kind is not stated"
         clock = f" at {format_rate(self.clock_hz, 'Hz')}" if self.clock_hz else ""
-        yield f"{self.name}: {len(self.devices)} x {kind}{clock}"
+        yield f"{plain(self.name)}: {len(self.devices)} x {plain(kind)}{clock}"
         for program, executions in self.steps.groupby("program", sort=False):
-            each = [PS * float(duration) for duration in executions["duration_ps"]]
-            took = format_seconds(fmean(each))
-            held = self.programs.get(str(program))
-            hlo = f", HLO of {format_bytes(len(held))}" if held else ""
-            yield (
-                f"  {str(program).partition('(')[0]}: {len(executions)} executions of {took}"
-                f" ({format_seconds(min(each))} to {format_seconds(max(each))}){hlo}"
-            )
-        yield f"  of {self.main.partition('(')[0]}, per execution:"
+            yield f"  {_short(str(program))}: {self._executions(str(program), executions)}"
+        yield f"  of {_short(self.main)}, per execution:"
         found = self.by_category()
         rows = [
-            (str(kind), format_seconds(took * PS), f"{took / found.sum():.1%}")
+            (plain(str(kind)), format_seconds(took * PS), f"{took / max(found.sum(), 1):.1%}")
             for kind, took in found.head(KINDS_SHOWN).items()
         ]
         yield from padded(rows, indent="    ")
-        yield from (f"  note: {note}" for note in self.notes)
+        for note in self.notes:
+            yield from wrapped(note, "  note: ", "    ")
+
+    def _executions(self, program: str, executions: pd.DataFrame) -> str:
+        """Return how often a program ran, and how long it took."""
+        each = [PS * float(duration) for duration in executions["duration_ps"]]
+        devices = executions["device"].nunique()
+        count = len(each) // devices if len(each) % devices == 0 else len(each)
+        times = f"{count} time{'s' * (count != 1)}"
+        times += f" on each of {devices} devices" if len(each) != count else ""
+        least, mean, most = (format_seconds(value) for value in (min(each), fmean(each), max(each)))
+        spread = f" ({least} to {most})" if least != most else ""
+        held = self.programs.get(program)
+        hlo = f", HLO of {format_bytes(len(held))}" if held else ""
+        return f"{times}, {mean}{spread}{hlo}"
+
+
+def _short(program: str) -> str:
+    """Return the name of a program without its fingerprint, to be shown."""
+    return plain(program.partition("(")[0] or program)

@@ -2,27 +2,33 @@
 
 import gzip
 import zlib
-from collections.abc import Sequence
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
+from operator import add
 from pathlib import Path
 
 import pandas as pd
 
 from tpusim.base.errors import FileError, blame
-from tpusim.base.text_files import path_of, read_bytes
+from tpusim.base.text_files import A_PROFILE, PROFILES, path_of, read_bytes
 from tpusim.base.units import format_bytes
 from tpusim.hardware import Chip, chip_names, load_chip
-from tpusim.profiles.operations import operation_table, step_table
+from tpusim.profiles.operations import operation_table, stacked, step_table
 from tpusim.profiles.profile import Profile
-from tpusim.profiles.recorded import DeviceEvents, Event, Recorded
+from tpusim.profiles.recorded import About, DeviceEvents, Recorded, clean
 from tpusim.profiles.trace_events import read_trace
 from tpusim.profiles.xspace import read_xspace
 
 LARGEST = 2 * 2**30
 """Bytes of a profile, unzipped, at most."""
 
-PATTERNS = ("*.xplane.pb", "*.trace.json.gz", "*.trace.json")
-"""Files of a folder, the richest first."""
+MOST_DEVICES = 512
+"""Devices of one file; a host has eight at most."""
+
+FOLDERS = ("", "*/", "profile/*/", "plugins/profile/*/", "*/plugins/profile/*/")
+"""Where in a folder a profile lies, from the folder of one to that of TensorBoard's runs."""
+
+ALL_OPERATIONS = "(all operations)"
+"""Stands for the program of a profile that names none."""
 
 WANTED = "the `*.xplane.pb` or `*.trace.json.gz` of a profile, or the folder that it is in"
 KINDS = {"v5 lite": "v5e", "v6 lite": "v6e", "v7x": "7x", "7x": "7x", "v5": "v5p"}
@@ -44,48 +50,69 @@ def read_profile(path: str | Path) -> Profile:
     Raise FileError for what cannot be read, or is not of TPUs.
     """
     path = path_of(path, "read_profile")
-    file = _file_of(path)
     with blame(path.name or str(path)):
-        data = _unzipped(read_bytes(file, "a profile", WANTED, LARGEST))
-        text = data.lstrip()[:1] in (b"{", b"[")
-        recorded = read_trace(data) if text else read_xspace(data)
-        return _profile(file.name, recorded)
+        file, note = _file_of(path)
+        recorded = _recorded(read_bytes(file, A_PROFILE, WANTED, LARGEST))
+        return _profile(clean(file.name), recorded, note)
 
 
-def _file_of(path: Path) -> Path:
-    """Return the file of a profile: of a folder, the newest of its richest kind."""
-    if not path.is_dir():
-        return path
-    for pattern in PATTERNS:
-        if found := sorted(path.rglob(pattern), key=lambda file: (str(file.parent), file.name)):
-            newest = found[-1].parent
-            return next(file for file in found if file.parent == newest)
-    raise FileError(f"{path.name or path}: a folder without a profile; give {WANTED}")
-
-
-def _unzipped(data: bytes) -> bytes:
-    if not data.startswith(b"\x1f\x8b"):
-        return data
+def _file_of(path: Path) -> tuple[Path, str]:
+    """Return the file of a profile, and a note on it: of a folder, the newest of its best kind."""
     try:
-        found = gzip.GzipFile(fileobj=BytesIO(data)).read(LARGEST + 1)
-    except (OSError, EOFError, zlib.error) as error:
+        if not path.is_dir():
+            return path, ""
+        for kind in PROFILES:
+            found = [file for folder in FOLDERS for file in path.glob(f"{folder}*{kind}")]
+            if found:
+                newest = max(file.parent for file in found)
+                hosts = sorted(file for file in found if file.parent == newest)
+                note = f"the first of {len(hosts)} hosts; give the file of another to read it"
+                return hosts[0], note if len(hosts) > 1 else ""
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be read; give {WANTED}") from error
+    raise FileError(f"a folder without a profile; give {WANTED}")
+
+
+def _recorded(data: bytes) -> Recorded:
+    """Return what a file holds, as a trace if it is JSON and as an XSpace otherwise."""
+    packed = data.startswith(b"\x1f\x8b")
+    try:
+        stream: BufferedIOBase = gzip.GzipFile(fileobj=BytesIO(data)) if packed else BytesIO(data)
+        if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+            stream.seek(0)
+            return read_trace(stream)
+        if packed:
+            stream.seek(0)
+            data = stream.read(LARGEST + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise FileError(f"broken gzip ({error}); copy the file again") from error
-    if len(found) > LARGEST:
+    if len(data) > LARGEST:
         raise FileError(f"more than {format_bytes(LARGEST)} unzipped; profile fewer steps")
-    return found
+    return read_xspace(data)
 
 
-def _profile(name: str, recorded: Recorded) -> Profile:
-    devices = [device for device in recorded.devices if device.operations]
+def _profile(name: str, recorded: Recorded, note: str) -> Profile:
+    devices = [device for device in recorded.devices.values() if len(device.operations)]
+    devices.sort(key=lambda device: (len(device.name), device.name))
     if not devices:
         raise FileError(_nothing(recorded))
-    devices = [_with_programs(device) for device in devices]
-    operations = _joined([operation_table(device) for device in devices])
+    if len(devices) > MOST_DEVICES:
+        raise FileError(
+            f"{len(devices):,} devices in it, where a host has few; copy the file again"
+        )
+    for device in devices:
+        _name_programs(device)
+    operations = stacked([operation_table(device) for device in devices])
     steps = pd.concat([step_table(device) for device in devices], ignore_index=True)
     chip = chip_of(recorded.kind)
-    notes = [*recorded.cut]
-    notes += [] if recorded.programs else [NO_HLO]
-    notes += [] if recorded.kind else [NO_KIND]
+    impossible = sum(each.impossible for device in devices for each in device.all_events)
+    notes = (
+        note,
+        *recorded.notes,
+        f"{impossible:,} events are left out, as their times are impossible" if impossible else "",
+        "" if recorded.programs else NO_HLO,
+        "" if recorded.kind else NO_KIND,
+    )
     return Profile(
         name=name,
         kind=recorded.kind,
@@ -94,7 +121,7 @@ def _profile(name: str, recorded: Recorded) -> Profile:
         operations=operations,
         steps=steps.assign(busy_ps=_busy(operations, steps)),
         programs=recorded.programs,
-        notes=tuple(notes),
+        notes=tuple(filter(None, notes)),
     )
 
 
@@ -106,28 +133,16 @@ def _nothing(recorded: Recorded) -> str:
     return "no TPU in it; profile a program on TPUs, and wait for its result before stopping"
 
 
-def _with_programs(device: DeviceEvents) -> DeviceEvents:
-    """Return a device with executions of programs: the steps, or all as one, if none are known."""
-    if not device.programs:
-        device.programs = device.steps or [_whole(device)]
-    return device
-
-
-def _whole(device: DeviceEvents) -> Event:
-    first = min(event.start_ps for event in device.operations)
-    last = max(event.start_ps + event.duration_ps for event in device.operations)
-    about = device.operations[0].about._replace(instruction="(all operations)")
-    return device.operations[0]._replace(start_ps=first, duration_ps=last - first, about=about)
-
-
-def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return tables one below the other, with the categories of all."""
-    names = [name for name in tables[0] if isinstance(tables[0][name].dtype, pd.CategoricalDtype)]
-    for name in names:
-        shared = dict.fromkeys(each for table in tables for each in table[name].cat.categories)
-        for table in tables:
-            table[name] = table[name].cat.set_categories([*shared])
-    return pd.concat(tables, ignore_index=True)
+def _name_programs(device: DeviceEvents) -> None:
+    """Have executions of programs: if none are known, the steps, or all operations as one."""
+    if len(device.programs):
+        return
+    if len(device.steps):
+        device.programs = device.steps
+        return
+    first = min(device.operations.starts)
+    ends = map(add, device.operations.starts, device.operations.durations)
+    device.programs.add(first, max(ends) - first, device.programs.number(About(ALL_OPERATIONS)))
 
 
 def _busy(operations: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:

@@ -6,52 +6,40 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from tpusim.base.errors import FileError
-from tpusim.profiles.recorded import About, DeviceEvents, Event, Recorded, place_of
-from tpusim.profiles.xspace_schema import Line, Plane, Space
+from tpusim.profiles.recorded import About, Events, Recorded, about_of, clean
+from tpusim.profiles.xspace_schema import Event, Line, Plane, Space
 
-DEVICE, METADATA = "/device:", "/host:metadata"
-TPU = f"{DEVICE}TPU:"
-LINES = {
-    "XLA Modules": "programs",
-    "Steps": "steps",
-    "XLA Ops": "operations",
-    "Async XLA Ops": "asynchronous",
-}
-"""Lines of a device that are read, and the field that holds their events."""
-
+METADATA = "/host:metadata"
 OFFSET, DURATION = "device_offset_ps", "device_duration_ps"
 """Times of an event in ticks of the device's clock; those of the event itself are rounded."""
 
-CORRUPT = "broken: it ends early or is no XSpace; copy the file again, or profile the step again"
+EPOCH_NS = 2**50
+"""Timestamps above it, 13 days, count from 1970."""
+
+CORRUPT = (
+    "broken: it ends early, or is no XSpace and no trace; copy the file again, or profile the step "
+    "again"
+)
 
 
 def read_xspace(data: bytes) -> Recorded:
     """Return what an XSpace holds. Raise FileError for data that is none."""
     recorded = Recorded()
-    programs: dict[str, bytes] = {}
-    for plane in _planes(data):
-        name = _text(plane.name)
-        if name == METADATA:
-            programs |= _programs(plane)
-        elif name.startswith(TPU):
-            table = _PlaneTable.of(plane)
-            recorded.devices.append(_device(plane, name, table))
-            facts = dict(_facts(plane.stats, table.statistics))
-            recorded.kind = recorded.kind or str(facts.get("device_type_string", ""))
-            recorded.peak_flops = recorded.peak_flops or _peak(facts)
-        elif name.startswith(DEVICE):
-            recorded.others.append(name.removeprefix(DEVICE))
-    recorded.programs = programs
-    recorded.devices.sort(key=lambda device: (len(device.name), device.name))
-    return recorded
-
-
-def _planes(data: bytes) -> Iterator[Any]:
     space = _decoded(Space, data)
     if not space.planes:
         raise FileError(CORRUPT)
-    for plane in space.planes:
-        yield _decoded(Plane, plane)
+    del data
+    epoch: list[int] = []
+    for packed in space.planes:
+        plane = _decoded(Plane, packed)
+        name = _text(plane.name)
+        if name == METADATA:
+            recorded.programs = {**recorded.programs, **dict(_programs(plane))}
+        elif recorded.add_plane(name):
+            _read_device(plane, name, recorded, epoch)
+    if epoch:
+        recorded.begin_at_zero()
+    return recorded
 
 
 def _decoded(message: Any, data: bytes) -> Any:
@@ -59,11 +47,6 @@ def _decoded(message: Any, data: bytes) -> Any:
         return message.FromString(data)
     except DecodeError as error:
         raise FileError(CORRUPT) from error
-
-
-def _peak(facts: Mapping[str, Any]) -> float:
-    peak = facts.get("peak_teraflops_per_second", 0.0)
-    return 1e12 * peak if isinstance(peak, (int, float)) else 0.0
 
 
 def _text(data: bytes) -> str:
@@ -95,43 +78,51 @@ def _facts(stats: Any, statistics: Mapping[int, str]) -> Iterator[tuple[str, Any
             yield name, next(numbers, stat.data)
 
 
-def _programs(plane: Any) -> dict[str, bytes]:
-    """Return the HLO protos of the metadata plane, by the names of their programs."""
+def _programs(plane: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the names of the programs in the metadata plane, and their HLO protos."""
     statistics = _PlaneTable.of(plane).statistics
-    found = {}
     for entry in plane.events:
         for stat in entry.value.stats:
             if statistics.get(stat.kind, "").lower() in ("hlo proto", "hlo_proto") and stat.data:
-                found[_text(entry.value.name)] = stat.data
-    return found
+                yield clean(_text(entry.value.name)), stat.data
 
 
-def _device(plane: Any, name: str, table: _PlaneTable) -> DeviceEvents:
-    device = DeviceEvents(name.removeprefix(DEVICE))
-    for data in plane.lines:
-        line = _decoded(Line, data)
-        if field := LINES.get(_text(line.name)):
-            setattr(device, field, list(_events(line, table)))
-    return device
+def _read_device(plane: Any, name: str, recorded: Recorded, epoch: list[int]) -> None:
+    """Read the lines of a device. epoch: the timestamp that others count from, once it is known."""
+    table = _PlaneTable.of(plane)
+    facts = dict(_facts(plane.stats, table.statistics))
+    recorded.kind = recorded.kind or clean(str(facts.get("device_type_string", "")))
+    peak = facts.get("peak_teraflops_per_second")
+    recorded.peak_flops = recorded.peak_flops or 1e12 * (peak if isinstance(peak, float) else 0.0)
+    for packed in plane.lines:
+        line = _decoded(Line, packed)
+        events = recorded.events(name, _text(line.name))
+        if events is None or not line.events:
+            continue
+        if line.timestamp_ns > EPOCH_NS and not epoch:
+            epoch.append(line.timestamp_ns)
+        first = epoch[0] if line.timestamp_ns > EPOCH_NS else 0
+        _read_line(line, 1000 * (line.timestamp_ns - first), table, events)
 
 
-def _events(line: Any, table: _PlaneTable) -> Iterator[Event]:
-    """Yield the events of a line, whose facts are looked up once for each kind."""
+def _read_line(line: Any, base: int, table: _PlaneTable, events: Events) -> None:
+    """Read the events of a line, whose facts are looked up once for each kind."""
     numbers = {name: number for number, name in table.statistics.items()}
-    offset, duration = numbers.get(OFFSET, -1), numbers.get(DURATION, -1)
-    known: dict[int, About] = {}
-    base = 1000 * line.timestamp_ns
-    for event in line.events:
-        if (about := known.get(event.kind)) is None:
-            about = known[event.kind] = _about(event, table)
+    offset, duration = numbers.get(OFFSET), numbers.get(DURATION)
+    known: dict[int, int] = {}
+    add = events.add
+    for packed in line.events:
+        event = _decoded(Event, packed)
+        if (kind := known.get(event.kind)) is None:
+            kind = known[event.kind] = events.number(_about(event, table))
         start, lasts = base + event.offset_ps, event.duration_ps
         for stat in event.stats:
             if stat.kind == offset:
-                start = stat.uint64
+                start = stat.uint64 or stat.int64
             elif stat.kind == duration:
-                lasts = stat.uint64
+                lasts = stat.uint64 or stat.int64
                 break
-        yield Event(start, lasts, about)
+        add(start, lasts, kind)
 
 
 def _about(event: Any, table: _PlaneTable) -> About:
@@ -141,30 +132,3 @@ def _about(event: Any, table: _PlaneTable) -> About:
     facts = dict(_facts(kind.stats, table.statistics)) | dict(_facts(event.stats, table.statistics))
     name, display = _text(kind.name), _text(kind.display_name)
     return about_of(display or name, facts | {"long_name": facts.get("long_name", name)})
-
-
-def about_of(name: str, facts: Mapping[str, Any]) -> About:
-    """Return what a profiler's statistics say of an operation.
-
-    name: of the instruction, or its HLO line.
-    facts: by XProf's names, such as `hlo_category`.
-    """
-    text = str(facts.get("long_name", ""))
-    return About(
-        instruction=name.split(" = ")[0].lstrip("%"),
-        category=str(facts.get("hlo_category", "")),
-        text=text if " = " in text else "",
-        flops=_number(facts, "model_flops", "flops"),
-        bytes=_number(facts, "raw_bytes_accessed", "bytes_accessed"),
-        source=place_of(str(facts.get("source", ""))),
-        scope=str(facts.get("tf_op", "")).rstrip(":"),
-    )
-
-
-def _number(facts: Mapping[str, Any], *keys: str) -> float:
-    for key in keys:
-        try:
-            return float(facts[key])
-        except (KeyError, ValueError, TypeError):
-            continue
-    return -1.0

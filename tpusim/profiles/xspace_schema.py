@@ -1,8 +1,9 @@
 """The messages of an XSpace, as far as they are read.
 
 Field numbers are those of XLA's `xplane.proto` (openxla/xla, `third_party/tsl/tsl/profiler/
-protobuf/xplane.proto`). Planes and lines stay bytes until they are asked for, so that a large file
-is decoded a line at a time; names are bytes as well, so that one that is not UTF-8 breaks nothing.
+protobuf/xplane.proto`). Planes, lines and events stay bytes until they are asked for, as a message
+takes several times the memory of its bytes; names are bytes as well, so that one that is not UTF-8
+breaks nothing.
 """
 
 from typing import Any
@@ -26,7 +27,7 @@ _MESSAGES = {
         "int64": (4, "int64"), "text": (5, "bytes"), "data": (6, "bytes"), "ref": (7, "uint64"),
     },
     "Line": {
-        "name": (2, "bytes"), "timestamp_ns": (3, "int64"), "events": (4, "Event*"),
+        "name": (2, "bytes"), "timestamp_ns": (3, "int64"), "events": (4, "bytes*"),
     },
     "Event": {
         "kind": (1, "int64"), "offset_ps": (2, "int64"), "duration_ps": (3, "int64"),
@@ -60,4 +61,4 @@ def _message_classes() -> dict[str, Any]:
 
 
 _CLASSES = _message_classes()
-Space, Plane, Line = (_CLASSES[name] for name in ("Space", "Plane", "Line"))
+Space, Plane, Line, Event = (_CLASSES[name] for name in ("Space", "Plane", "Line", "Event"))

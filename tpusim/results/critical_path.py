@@ -34,7 +34,7 @@ def limits(result: Result) -> tuple[Limit, ...]:
     """Return what bounds a step, the resource with the largest part of it first."""
     timeline = result.timeline
     times: PathTime = Counter()
-    for lane, bounds in enumerate(_lane_bounds(result)):
+    for lane, bounds in enumerate(lane_bounds(result)):
         devices = timeline.devices[lane] if timeline.devices else 1
         for cell, picoseconds in lane_path(timeline, lane, bounds).items():
             times[cell] += devices * picoseconds
@@ -58,7 +58,7 @@ def _ranked(times: PathTime, cores: int, step_ps: int) -> Iterator[Limit]:
             yield Limit(resource, does, step_ps)
 
 
-def _lane_bounds(result: Result) -> Iterator[LaneBounds]:
+def lane_bounds(result: Result) -> Iterator[LaneBounds]:
     """Yield the bounds of the tasks of each lane; the messages of all stages are known to each."""
     costed = result.costed()
     device = result.pod.chip.device

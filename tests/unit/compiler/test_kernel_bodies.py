@@ -4,7 +4,6 @@ The real ones are those of tests/data/hlo/kernels, of M, K, N = 2048, 1024, 512 
 """
 
 import base64
-import gzip
 import json
 import random
 import re
@@ -14,17 +13,21 @@ from dataclasses import replace
 from time import monotonic
 
 import pytest
-from compiler_parts import (
-    HloModule,
-    HloParser,
-    Instruction,
-    InstructionWork,
-    encoded_body,
-    instruction_work,
-    read_module,
-    split_header,
+from compiler_parts import HloParser, encoded_body, read_module
+from kernel_bodies import (
+    ADD,
+    GRID,
+    KERNELS,
+    MATMUL,
+    ONE,
+    branches,
+    by_hand,
+    kernel_of,
+    loop,
+    text_of,
+    with_body,
+    work_of,
 )
-from hlo import DATA
 
 from tpusim.compiler import load
 from tpusim.compiler.hlo import read as reading
@@ -32,7 +35,6 @@ from tpusim.program import MatmulWork, VectorWork
 
 pytest.importorskip("jaxlib.xla_client")
 
-KERNELS = DATA / "kernels"
 FILES = json.loads((KERNELS / "manifest.json").read_text("utf-8"))["files"]
 M, K, N, BLOCK = 2048, 1024, 512, 256
 
@@ -41,19 +43,6 @@ M, K, N, BLOCK = 2048, 1024, 512, 256
 def parser() -> Iterator[HloParser]:
     with HloParser() as found:
         yield found
-
-
-def text_of(file: str) -> str:
-    return split_header(gzip.decompress((KERNELS / f"{file}.hlo.gz").read_bytes()))[1].decode()
-
-
-def kernel_of(module: HloModule) -> Instruction:
-    return next(each for each in module.main.instructions if each.opcode == "custom-call")
-
-
-def work_of(text: str, parser: HloParser) -> InstructionWork:
-    module = read_module(text.encode(), "kernel", parser)
-    return instruction_work(module, module.main, kernel_of(module))
 
 
 def test_the_manifest_names_all_kernels() -> None:
@@ -132,40 +121,6 @@ def test_a_block_is_taken_as_often_as_its_place_turns(
 SIZED = "(vector<256x512xf32>, vector<256x512xf32>) -> vector<256x512xf32>"
 
 
-def condition(left: str, predicate: int, right: str, name: str = "c") -> str:
-    number = f"{{predicate = {predicate} : i64}} : (i32, i32) -> i1"
-    return f'%{name} = "stable_mosaic.arith.cmpi"({left}, {right}) {number}\n'
-
-
-FIRST = condition("%i", 0, "%c0")
-AGAIN = FIRST + '%w = "stable_mosaic.arith.extui"(%c) : (i1) -> i32\n'
-BOTH = condition("%i", 0, "%c0", "a") + condition("%j", 0, "%c1", "b")
-BOTH += '%c = "stable_mosaic.arith.andi"(%a, %b) : (i1, i1) -> i1\n'
-
-
-@pytest.mark.parametrize(
-    ("before", "name", "adds"),
-    [
-        ("", "%yes", 12),
-        (FIRST, "%c", 3),
-        (AGAIN + condition("%w", 1, "%c0", "d"), "%d", 3),
-        (BOTH, "%c", 1),
-        (condition("%i", 0, "%j"), "%c", 12),
-        (condition("%i", 2, "%c1"), "%c", 12),
-        (condition("%i", 1, "%c0"), "%c", 12),
-    ],
-)
-def test_what_is_done_at_one_place_of_the_grid_counts_there(
-    before: str, name: str, adds: int, parser: HloParser
-) -> None:
-    """Vector operations; products count in all places, as they do in JAX's own trace."""
-    inside = before + branches(f"{ADD} {MATMUL}", "").replace("%yes", name)
-    found = work_of(with_body(text_of("tiled_v5e"), by_hand(inside, GRID)), parser)
-    assert isinstance(found.model, MatmulWork)
-    assert found.model.epilogue_flops == adds * 256 * 512
-    assert found.flops == 12 * ONE
-
-
 def test_a_product_and_the_sum_that_it_is_added_to_are_one(parser: HloParser) -> None:
     inside = f'%p = {MATMUL}\n%s = "stable_mosaic.arith.addf"(%o, %p) : {SIZED}\n'
     more = '%t = "stable_mosaic.arith.addf"(%s, %o) : ' + SIZED
@@ -206,53 +161,6 @@ def test_a_replay_knows_all_of_it() -> None:
     assert float(found.flops.total) == 2 * M * K * N
 
 
-def with_body(text: str, body: bytes) -> str:
-    """The module with another body in its kernel."""
-    return re.sub(r'"body":"[^"]*"', f'"body":"{base64.b64encode(body).decode()}"', text)
-
-
-BLOCKS = "vector<256x128xbf16>, vector<128x512xbf16>, vector<256x512xf32>"
-MATMUL = f'"stable_mosaic.tpu.matmul"(%l, %r, %o) {{}} : ({BLOCKS}) -> vector<256x512xf32>'
-ADD = (
-    '"stable_mosaic.arith.addf"(%o, %o) : (vector<256x512xf32>, vector<256x512xf32>) -> '
-    "vector<256x512xf32>"
-)
-ONE = 2 * 256 * 128 * 512
-
-
-def by_hand(inside: str, attributes: str = "") -> bytes:
-    """A kernel with such operations between constants and its end, as MLIR's text."""
-
-    def constant(name: str, kind: str, value: str) -> str:
-        return f'%{name} = "stable_mosaic.arith.constant"() {{value = {value} : {kind}}} : () -> '
-
-    numbers = "".join(f"{constant(f'c{n}', 'i32', str(n))} i32\n" for n in (0, 1, 3, 10))
-    return f"""
-    "stable_mosaic.func.func"() ({{
-    ^bb0(%i: i32, %j: i32, %yes: i1, %l: vector<256x128xbf16>, %r: vector<128x512xbf16>,
-         %o: vector<256x512xf32>):
-      {numbers}
-      {inside}
-      "stable_mosaic.func.return"() : () -> ()
-    }}) {{ sym_name = "kernel" {attributes} }} : () -> ()
-    """.encode()
-
-
-def loop(start: str, stop: str, step: str, inside: str) -> str:
-    return f"""
-    "stable_mosaic.scf.for"({start}, {stop}, {step}) ({{
-    ^bb0(%at: i32):
-      {inside}
-      "stable_mosaic.scf.yield"() : () -> ()
-    }}) : (i32, i32, i32) -> ()
-    """
-
-
-def branches(first: str, second: str) -> str:
-    end = '"stable_mosaic.scf.yield"() : () -> ()'
-    return f'"stable_mosaic.scf.if"(%yes) ({{ {first} {end} }}, {{ {second} {end} }}) : (i1) -> ()'
-
-
 SUM = '%s = "stable_mosaic.arith.addi"(%c10, %c3) : (i32, i32) -> i32\n'
 PART = '%s = "stable_mosaic.arith.muli"(%i, %c3) : (i32, i32) -> i32\n'
 SIDES = "transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false"
@@ -263,7 +171,6 @@ MAPS = (
 )
 CONTRACT = MATMUL.replace("tpu.matmul", "vector.contract").replace("{}", f"{{{MAPS}}}")
 INNER = loop("%c0", "%c3", "%c1", MATMUL).replace("%at", "%in")
-GRID = ", iteration_bounds = array<i64: 4, 3>"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from compiler_parts import callees, format_header, op_name, read_hlo_file
 from hlo import F32, REAL, main_of
 
 from tpusim.compiler.hlo.check import UNSCHEDULED
+from tpusim.compiler.hlo.hlo_files import assigned_devices
 from tpusim.compiler.hlo.module_text import read_frames
 from tpusim.compiler.hlo.read import build_module, read_module
 
@@ -74,6 +75,23 @@ def test_a_proto_an_hloproto_and_gzip_give_the_module_of_the_text(tmp_path):
         assert _orders(found) == _orders(of_text)
         assert found.scheduled
         assert found.aliases == of_text.aliases
+
+
+def test_a_proto_has_the_devices_that_it_is_assigned_to():
+    """A profiler's has, and jaxlib's text of it does not."""
+    plain = gzip.decompress(REAL.read_bytes())
+    proto = jaxlib.hlo.hlo_module_from_text(plain.decode()).as_serialized_hlo_module_proto()
+    assert read_module(proto).devices == 1
+    for replicas, partitions in ((1, 4), (2, 2), (1, 256)):
+        counts = b"\x08" + _varint(replicas) + b"\x10" + _varint(partitions)
+        for each in range(partitions):
+            ids = b"".join(_varint(each * replicas + replica) for replica in range(replicas))
+            ids = b"\n" + _varint(len(ids)) + ids
+            counts += b"\x1a" + _varint(len(ids)) + ids
+        found = read_module(proto + b"\x7a" + _varint(len(counts)) + counts)
+        assert (found.devices, found.replicas) == (replicas * partitions, replicas)
+    for broken in (b"\x7a", b"\x7a\x05\x08", b"\x78\x04", b"\x7a\x04\x08\x00\x10\x04"):
+        assert assigned_devices(b"\0" + proto + broken) == (1, 1)
 
 
 def _orders(found):

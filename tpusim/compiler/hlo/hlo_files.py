@@ -27,6 +27,9 @@ MAX_HLO_BYTES = 200 * 2**20
 
 EXPECTED_HLO = "HLO that the TPU compiler made, as text or as a proto, gzipped or not"
 
+MOST_DEVICES = 2**20
+"""Devices that a proto may be assigned to."""
+
 
 def read_hlo_file(path: str | Path) -> tuple[dict[str, Any] | None, bytes]:
     """Return the facts of tpusim's header line, or None, and the decompressed HLO of a file.
@@ -96,16 +99,56 @@ def _module_proto(data: bytes) -> bytes:
     return data
 
 
-def _first_field(data: bytes) -> bytes:
-    """Return the content of field 1, if the message begins with it and it has a length."""
-    size, at = 0, 1
-    for shift in range(0, 35, 7):
-        if at >= len(data) or data[:1] != b"\n":
-            return b""
-        size |= (data[at] & 127) << shift
+def assigned_devices(request: bytes) -> tuple[int, int]:
+    """Return the replicas and the partitions of a parser's request; (1, 1) if it is text.
+
+    A proto has them in its device assignment (field 15 of HloModuleProto), which jaxlib leaves out
+    of its text.
+    """
+    if not request.startswith(b"\0"):
+        return 1, 1
+    assigned = _lasts(request[1:]).get(15, b"")
+    counts = _lasts(assigned) if isinstance(assigned, bytes) else {}
+    replicas, partitions = (counts.get(field, 1) for field in (1, 2))
+    if isinstance(replicas, int) and isinstance(partitions, int):
+        return (replicas, partitions) if 0 < replicas * partitions <= MOST_DEVICES else (1, 1)
+    return 1, 1
+
+
+def _lasts(data: bytes) -> dict[int, int | bytes]:
+    """Return the last value of each field of a message, as far as it can be read."""
+    found: dict[int, int | bytes] = {}
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        if key & 7 == 0:
+            found[key >> 3], at = _varint(data, at)
+        elif key & 7 == 2:
+            size, at = _varint(data, at)
+            found[key >> 3], at = data[at : at + size], at + size
+        else:
+            at += {1: 8, 5: 4}.get(key & 7, len(data))
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that is written from a place on, and the place after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        value |= (data[at] & 127) << shift
         at += 1
         if data[at - 1] < 128:
             break
+    return value, at
+
+
+def _first_field(data: bytes) -> bytes:
+    """Return the content of field 1, if the message begins with it and it has a length."""
+    if data[:1] != b"\n":
+        return b""
+    size, at = _varint(data, 1)
     return data[at : at + size]
 
 

@@ -7,7 +7,6 @@ input may abort the process. It imports nothing of tpusim.
 import base64
 import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -24,27 +23,23 @@ class _MosaicWork:
     once: True if a loop is counted once because its trip count is not constant.
     """
 
-    matmuls: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    matmuls: dict[tuple[Any, ...], Fraction] = field(default_factory=dict)
     operations: dict[str, Fraction] = field(default_factory=dict)
     once: bool = False
 
-    def add(self, other: "_MosaicWork", times: int = 1) -> None:
+    def add(self, other: "_MosaicWork", times: int | Fraction = 1) -> None:
         """Add `times` times the other work."""
         for matmul, count in other.matmuls.items():
-            self.matmuls[matmul] += times * count
+            self.matmuls[matmul] = self.matmuls.get(matmul, Fraction()) + times * count
         for name, elements in other.operations.items():
             self.operations[name] = self.operations.get(name, Fraction()) + times * elements
         self.once |= other.once
 
-    def divide_operations(self, period: int) -> None:
-        """Count vector operations in one of `period` iterations; matmuls count in all."""
-        self.operations = {name: each / period for name, each in self.operations.items()}
-
     @property
-    def size(self) -> tuple[int, float]:
+    def size(self) -> tuple[float, float]:
         """Multiplications, and elements of all operations."""
         done = (count * prod(matmul[:4]) for matmul, count in self.matmuls.items())
-        return sum(done), float(sum(self.operations.values()))
+        return float(sum(done)), float(sum(self.operations.values()))
 
 
 MAX_WORK = 2**80
@@ -56,15 +51,18 @@ NOT_UNDERSTOOD = ("func.call", "cf.br", "cf.cond_br", "cf.switch", "tpu.matmul_"
 """Prefixes of operations that work elsewhere, jump, or multiply piece by piece."""
 
 
-def kernel_work(ir: Any, dialects: Sequence[Any], body: bytes) -> dict[str, Any]:
+def kernel_work(ir: Any, dialects: Sequence[Any], values: Any, body: bytes) -> dict[str, Any]:
     """Return the work of a kernel's body: `matmuls` with counts, `operations`, `once` and `moved`.
 
     ir, dialects: jaxlib's modules for MLIR, for the TPU's own operations and for all others. A
         body that JAX wrote is in their stable form, which is registered nowhere, so operations are
         known by name. XLA's own kernels (`online-softmax`) are text, which only the registered
         dialects can parse.
+    values: the file `mosaic_values.py`, as a module.
 
-    Loops and the grid multiply; of branches the costliest counts. `moved` holds the elements of
+    Loops and the grid multiply. A branch counts at the steps at which its condition holds, if they
+    follow from the steps (`pl.when(k == 0)`: 1 of n). Of others the costlier counts, and of two
+    whose conditions are opposites as well. `moved` holds the elements of
     each operand's and result's blocks, counted each time that one is transferred. Raise ValueError
     for a body that is not understood.
     """
@@ -75,8 +73,9 @@ def kernel_work(ir: Any, dialects: Sequence[Any], body: bytes) -> dict[str, Any]
         raise ValueError("it is no kernel of the TensorCore")
     grid = _numbers(_attribute(kernel, GRID_ATTRIBUTE))
     found = _MosaicWork(once=any(size < 0 for size in grid))
-    found.add(_regions_work(kernel, grid), prod(size for size in grid if size >= 0))
-    matmuls = [[count, *matmul] for matmul, count in found.matmuls.items()]
+    inside = _Body(values, values.KernelValues(grid)).regions_work(kernel)
+    found.add(inside, prod(size for size in grid if size >= 0))
+    matmuls = [[round(count), *matmul] for matmul, count in found.matmuls.items()]
     named = {_attribute(each, "sym_name").strip('"'): each for each in functions}
     windows = kernel.attributes.get("window_params", ())
     moved = [_block_elements(window, named, grid) for window in windows]
@@ -154,44 +153,85 @@ def _sends(transfer: Any) -> bool:
     return sum(_numbers(_attribute(transfer, "operandSegmentSizes"))[1:2]) > 0
 
 
-def _regions_work(operation: Any, grid: list[int]) -> _MosaicWork:
-    found = _MosaicWork()
-    for region in operation.regions:
-        found.add(_region_work(region, grid))
-    return found
+class _Body:
+    """The operations of a body, and the steps at which they are done.
 
+    files: the module of `mosaic_values.py`; values: the kernel's numbers.
+    """
 
-def _region_work(region: Any, grid: list[int]) -> _MosaicWork:
-    found = _MosaicWork()
-    for block in region.blocks:
-        for each in block.operations:
-            _count(each.operation, found, grid)
-    return found
+    def __init__(self, files: Any, values: Any) -> None:
+        self.files, self.values = files, values
+        self.where = files.ALWAYS
 
+    def regions_work(self, operation: Any) -> _MosaicWork:
+        found = _MosaicWork()
+        for region in operation.regions:
+            found.add(self.region_work(region))
+        return found
 
-def _count(operation: Any, work: _MosaicWork, grid: list[int]) -> None:
-    name = _name(operation)
-    if name in ("scf.if", "scf.index_switch"):
-        branches = [_region_work(region, grid) for region in operation.regions]
-        if name == "scf.if":
-            branches[0].divide_operations(_condition_period(operation.operands[0], grid))
-        work.add(max(branches, key=lambda branch: branch.size))
-    elif name in ("scf.for", "scf.while"):
-        trips = _trips(operation) if name == "scf.for" else None
-        once = 0 if name == "scf.for" and _is_remainder(operation) else 1
-        work.add(_regions_work(operation, grid), once if trips is None else trips)
+    def region_work(self, region: Any) -> _MosaicWork:
+        found = _MosaicWork()
+        for block in region.blocks:
+            undecided: dict[Any, dict[bool, _MosaicWork]] = {}
+            for each in block.operations:
+                if _name(each) == "scf.if":
+                    self.branch(each.operation, found, undecided)
+                else:
+                    self.count(each.operation, found)
+            for sides in undecided.values():
+                found.add(max(sides.values(), key=lambda side: side.size))
+        return found
+
+    def branch(
+        self, operation: Any, work: _MosaicWork, undecided: dict[Any, dict[bool, _MosaicWork]]
+    ) -> None:
+        """Count a conditional; work at steps that are not known is put to its side."""
+        condition = operation.operands[0]
+        holds = self.values.holds(condition)
+        places = (holds, None if holds is None else ~holds)
+        if holds is None:
+            places = (self.values.may_hold(condition), self.files.ALWAYS)
+            key, side = self.files.sides(condition)
+        for at, (region, where) in enumerate(zip(operation.regions, places, strict=False)):
+            done, around = _MosaicWork(), self.where
+            share, self.where = self.files.share(where, around)
+            done.add(self.region_work(region), share)
+            self.where = around
+            if holds is None:
+                mine = undecided.setdefault(key, {}).setdefault(side is (at == 0), _MosaicWork())
+                mine.add(done)
+            else:
+                work.add(done)
+
+    def count(self, operation: Any, work: _MosaicWork) -> None:
+        name = _name(operation)
+        if name == "scf.index_switch":
+            branches = [self.region_work(region) for region in operation.regions]
+            work.add(max(branches, key=lambda branch: branch.size))
+        elif name in ("scf.for", "scf.while"):
+            self.loop(operation, work, name == "scf.for")
+        elif name in MATMUL_OPERATIONS:
+            work.add(_MosaicWork({_matmul(operation): Fraction(1)}))
+        elif name in ADDITIONS and any(map(_is_matmul, operation.operands)):
+            return
+        elif name.startswith(NOT_UNDERSTOOD) or (name == "tpu.enqueue_dma" and _sends(operation)):
+            raise ValueError(f"{name} is not understood")
+        elif len(operation.regions):
+            work.add(self.regions_work(operation))
+        else:
+            elements = max(map(prod, map(_dims, _vectors(operation))), default=0)
+            work.operations[name] = work.operations.get(name, Fraction()) + elements
+
+    def loop(self, operation: Any, work: _MosaicWork, counted: bool) -> None:
+        """Count a loop; one whose trips are not constant counts once, its remainder never."""
+        trips = _trips(operation) if counted else None
+        once = 0 if counted and _is_remainder(operation) else 1
+        if counted:
+            self.values.enter(operation, trips)
+        work.add(self.regions_work(operation), once if trips is None else trips)
+        if counted:
+            self.values.leave()
         work.once |= trips is None
-    elif name in MATMUL_OPERATIONS:
-        work.matmuls[_matmul(operation)] += 1
-    elif name in ADDITIONS and any(map(_is_matmul, operation.operands)):
-        return
-    elif name.startswith(NOT_UNDERSTOOD) or (name == "tpu.enqueue_dma" and _sends(operation)):
-        raise ValueError(f"{name} is not understood")
-    elif len(operation.regions):
-        work.add(_regions_work(operation, grid))
-    else:
-        elements = max(map(prod, map(_dims, _vectors(operation))), default=0)
-        work.operations[name] = work.operations.get(name, Fraction()) + elements
 
 
 ADDITIONS = ("arith.addf", "arith.addi")
@@ -201,29 +241,6 @@ of the contraction does in the compiler's own matmuls."""
 
 def _is_matmul(value: Any) -> bool:
     return hasattr(value.owner, "operands") and _name(value.owner) in MATMUL_OPERATIONS
-
-
-def _condition_period(condition: Any, grid: list[int], depth: int = 0) -> int:
-    """Return n if a condition, such as "is the first", holds in one of n iterations."""
-    made = condition.owner
-    name = _name(made) if hasattr(made, "operands") and depth <= MAX_OPERATIONS_BACK else ""
-    if name == "arith.extui":
-        return _condition_period(made.operands[0], grid, depth + 1)
-    if name == "arith.andi":
-        return prod(_condition_period(each, grid, depth + 1) for each in made.operands)
-    if name != "arith.cmpi" or _number(made.operands[1]) is None:
-        return 1
-    left, predicate = made.operands[0], int(made.attributes["predicate"])
-    if predicate == NOT_EQUAL and _number(made.operands[1]) == 0:
-        return _condition_period(left, grid, depth + 1)
-    in_grid = not hasattr(left.owner, "operands") and _name(left.owner.owner) == "func.func"
-    if predicate != EQUAL or not in_grid:
-        return 1
-    return max(1, *grid[int(left.arg_number) :][:1])
-
-
-EQUAL, NOT_EQUAL = 0, 1
-"""Integer comparisons, as MLIR numbers them."""
 
 
 def _trips(loop: Any) -> int | None:

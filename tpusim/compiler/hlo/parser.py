@@ -2,7 +2,7 @@
 
 jaxlib checks its input in C++, and some malformed HLO aborts the whole process, so it runs in a
 process of its own. All uses of jaxlib's private names are in this file. It imports nothing of
-tpusim but the file beside it that reads kernels (`mosaic.py`); `parser_process.py` runs it as a
+tpusim but the files beside it that read kernels (`mosaic.py`); `parser_process.py` runs it as a
 script. The protocol (`pack_message`, `read_message`) is a length of eight bytes, big-endian, and
 that many bytes. A request is HLO text, a serialised HloModuleProto after a zero byte, or the base64
 body of a Pallas kernel after a byte of one. An answer is JSON: name and text of the module, or the
@@ -62,19 +62,20 @@ def _read_kernel(body: bytes) -> dict[str, Any]:
         return {"missing": str(error)}
     _limit_memory()
     try:
-        found: dict[str, Any] = _mosaic().kernel_work(ir, (_tpu_ext, _jax_mlir_ext), body)
+        dialects, values = (_tpu_ext, _jax_mlir_ext), _beside("mosaic_values")
+        found: dict[str, Any] = _beside("mosaic").kernel_work(ir, dialects, values, body)
     except Exception as error:
         return {"error": str(error) or type(error).__name__}
     return found
 
 
-@lru_cache(maxsize=1)
-def _mosaic() -> Any:
-    """Load the kernel reader by its path: the child need not find the package."""
-    spec = spec_from_file_location("mosaic", Path(__file__).with_name("mosaic.py"))
+@lru_cache(maxsize=2)
+def _beside(name: str) -> Any:
+    """Load a part of the kernel reader by its path: the child need not find the package."""
+    spec = spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["mosaic"] = module_from_spec(spec)
+    module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 

@@ -15,7 +15,12 @@ from tpusim.compiler.hlo.check import (
     check_shapes,
     topological_order,
 )
-from tpusim.compiler.hlo.hlo_files import decompress, parser_request, split_header
+from tpusim.compiler.hlo.hlo_files import (
+    assigned_devices,
+    decompress,
+    parser_request,
+    split_header,
+)
 from tpusim.compiler.hlo.module import (
     Computation,
     HloModule,
@@ -48,6 +53,9 @@ def read_module(
             bodies = read_kernel_bodies(module.computations.values(), running)
         if not any_compiler:
             check_platform(module)
+        replicas, partitions = assigned_devices(request)
+        if replicas * partitions > module.devices:
+            module = replace(module, replicas=replicas, devices=replicas * partitions)
         return replace(module, bodies=bodies)
 
 

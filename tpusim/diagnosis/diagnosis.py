@@ -1,0 +1,179 @@
+"""A diagnosis: where a measured and a predicted step differ, and the sentences that say so."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_table import folded_table
+from tpusim.base.text_width import wrapped
+from tpusim.base.units import format_seconds
+from tpusim.diagnosis.alignment import TIMES
+from tpusim.diagnosis.finding import Finding
+from tpusim.profiles.profile import PS
+from tpusim.report.figures.two_timelines import CoreBar, plot_timelines
+from tpusim.results import entry
+
+FINDINGS_SHOWN = 5
+KINDS_SHOWN = 12
+REST = "(none)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Diagnosis(ShortRepr):
+    """Where a measured and a predicted step differ. Times in whole picoseconds.
+
+    profile: the name of its file.
+    program: of its steps.
+    devices, executions: how many were profiled, the latter on all devices together.
+    prediction: what predicted the step, in words; empty if nothing did.
+    measured_ps: from the begin of a step to that of the next one, a mean.
+    predicted_ps: 0 if nothing predicted it.
+    parts: one row for each operation and layer that either side has, with `operation`, `layer`
+        (-1 outside of layers), `kind`, `axis`, `phase`, `scope`, `line`, `bound` and the times
+        `measured_ps`, `predicted_ps` and `difference_ps`, which sum to those of the steps.
+    findings: in sentences: first what varies, then what differs, each the largest first.
+    notes: what is unknown, in sentences.
+    layer: the one whose timelines are drawn, in words.
+    timelines: what a core does in it, by side: `measured`, and `predicted`.
+    """
+
+    profile: str
+    program: str
+    devices: int
+    executions: int
+    prediction: str
+    measured_ps: int
+    predicted_ps: int
+    parts: pd.DataFrame
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+    layer: str = ""
+    timelines: Mapping[str, Sequence[CoreBar]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sums = self.parts[[*TIMES]].sum()
+        whole = (self.measured_ps, self.predicted_ps, self.difference_ps)
+        assert tuple(map(int, sums)) == whole, "the parts do not sum to the steps"
+
+    @property
+    def title(self) -> str:
+        """Program and profile."""
+        return f"{self.program} in {self.profile}"
+
+    @property
+    def difference_ps(self) -> int:
+        """What the measured step takes more than the predicted one."""
+        return self.measured_ps - self.predicted_ps
+
+    @property
+    def by_kind(self) -> pd.DataFrame:
+        """The times by kind of work, the largest differences first."""
+        return self.by("kind")
+
+    @property
+    def by_layer(self) -> pd.DataFrame:
+        """The times by layer: its number, or that of the loop's iteration; -1 is all else."""
+        return self.by("layer").sort_index()
+
+    @property
+    def by_line(self) -> pd.DataFrame:
+        """The times by line of the user's code; `(none)` is what has no line."""
+        return self.by("line")
+
+    @property
+    def by_axis(self) -> pd.DataFrame:
+        """The times of collectives by mesh axes; `(none)` is all else."""
+        return self.by("axis")
+
+    @property
+    def by_operation(self) -> pd.DataFrame:
+        """The times by operation."""
+        return self.by("operation")
+
+    def by(self, *columns: str) -> pd.DataFrame:
+        """Return the sums of the times by columns of `parts`, the largest differences first."""
+        parts = self.parts.replace({name: {"": REST} for name in columns if name != "layer"})
+        found = parts.groupby([*columns], sort=False)[[*TIMES]].sum()
+        return found.sort_values("difference_ps", key=abs, ascending=False, kind="stable")
+
+    def plot(self) -> Any:
+        """Draw one layer on the measured and on the predicted timeline; returns matplotlib axes."""
+        return plot_timelines(f"{self.title}: {self.layer}, one device", self.timelines)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return the content of `diagnose.json`, as plain data."""
+        tables = ("by_kind", "by_layer", "by_line", "by_axis", "by_operation")
+        return {
+            "profile": self.profile,
+            "program": self.program,
+            "devices": self.devices,
+            "executions": self.executions,
+            "prediction": self.prediction,
+            **{name: int(getattr(self, name)) for name in TIMES},
+            "findings": [
+                {"kind": each.kind, "picoseconds": each.picoseconds, "text": each.text}
+                for each in self.findings
+            ],
+            **{name: _rows(getattr(self, name)) for name in tables},
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), "", *self._found(), "", *self._table(), *self._notes()])
+
+    def _head(self) -> Iterator[str]:
+        many = f"{self.devices} device{'s' * (self.devices > 1)}"
+        runs = f"{self.executions} execution{'s' * (self.executions > 1)} on {many}"
+        yield from wrapped(f"{self.profile}: {self.program}, {runs}")
+        yield from entry("measured", f"{format_seconds(self.measured_ps * PS)} a step")
+        if self.prediction:
+            took, ratio = (
+                format_seconds(self.predicted_ps * PS),
+                self.measured_ps / self.predicted_ps,
+            )
+            yield from entry("predicted", f"{took}: {self.prediction}")
+            yield from entry("ratio", f"{ratio:.3f} measured over predicted")
+
+    def _found(self) -> Iterator[str]:
+        shown = self.findings[:FINDINGS_SHOWN]
+        for number, finding in enumerate(shown, 1):
+            yield from wrapped(f"{finding}", f"{number:>3}. ", " " * 5)
+        if not shown:
+            yield "  no cause of half a percent of the step or more"
+
+    def _table(self) -> Iterator[str]:
+        return folded_table([*_cells(self.by_kind, bool(self.prediction), self)])
+
+    def _notes(self) -> Iterator[str]:
+        for note in self.notes:
+            yield from entry("note", note)
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    name = str(table.index.name)
+    return [
+        {name: row.Index, **{each: int(getattr(row, each)) for each in TIMES}}
+        for row in table.itertuples()
+    ]
+
+
+def _cells(table: pd.DataFrame, both: bool, diagnosis: Diagnosis) -> Iterator[Sequence[str]]:
+    """Yield a row for each kind, and their sum."""
+    columns = TIMES if both else TIMES[:1]
+    scale, unit = (PS, "s") if diagnosis.measured_ps >= 10**12 else (PS * 1e3, "ms")
+    yield (f"by kind [{unit}]", *(name.removesuffix("_ps") for name in columns))
+    shown = table[(table[[*columns]] != 0).any(axis=1)].head(KINDS_SHOWN)
+    for kind, row in shown.iterrows():
+        yield (f"  {kind}", *_times(row, columns, scale))
+    rest = table[[*columns]].sum() - shown[[*columns]].sum()
+    if len(shown) < len(table) and rest.any():
+        yield ("  others", *_times(rest, columns, scale))
+    yield ("  sum", *_times(table.sum(), columns, scale))
+
+
+def _times(row: pd.Series, columns: Sequence[str], scale: float) -> Iterator[str]:
+    for name in columns:
+        yield f"{row[name] * scale:{'+' * name.startswith('difference')}.3f}"

@@ -1,0 +1,132 @@
+"""Steps and devices that differ, before anything is averaged."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pandas as pd
+
+from tpusim.base.units import format_seconds
+from tpusim.diagnosis.finding import Finding, more, spelled
+from tpusim.diagnosis.kinds import INPUT, WAITS
+from tpusim.diagnosis.measured import MeasuredSteps
+from tpusim.profiles.profile import PS
+
+SLOW_DEVICE = 1.03
+"""The work of a device over the median of all, from which it is slow."""
+
+ONE_CAUSE, LEAST_SHARE = 0.5, 0.1
+"""Shares of what slow steps take longer: of an operation that is named alone, and of a kind."""
+
+LATE = 3.0
+"""A pause between steps is late if it takes so many times the median of all pauses."""
+
+
+def variation(steps: MeasuredSteps, predicted_ps: int = 0) -> Iterator[Finding]:
+    """Yield slow steps, slow devices, and waits for the host and for the input.
+
+    predicted_ps: predicted waits for the host and the input, which are no finding.
+    """
+    yield from _slow_steps(steps)
+    yield from _slow_devices(steps)
+    for finding in (*_between(steps), *_input(steps)):
+        if finding.picoseconds > predicted_ps:
+            yield replace(finding, picoseconds=finding.picoseconds - predicted_ps)
+
+
+def _slow_steps(steps: MeasuredSteps) -> Iterator[Finding]:
+    runs = steps.executions
+    slow = runs[runs["slow"]]
+    if slow.empty:
+        return
+    typical = steps.typical["duration_ps"].mean()
+    longer = int((slow["duration_ps"] - typical).sum())
+    order = runs.groupby("device")["step"].rank().astype(int)[slow.index]
+    numbers = sorted(set(order))
+    count = int(runs.groupby("device").size().max())
+    one = len(numbers) == 1
+    which = (
+        f"step {numbers[0]} of {count} takes" if one else f"{len(numbers)} of {count} steps take"
+    )
+    worst = slow["duration_ps"].max() / typical
+    text = (
+        f"{which} {'' if one else 'up to '}{worst:.2f} times as long as the others: "
+        f"{more(longer / len(slow))}{'' if one else ' each'}, {_grown(steps, slow, longer)}"
+    )
+    yield Finding("slow steps", round(longer / len(runs)), text)
+
+
+def _grown(steps: MeasuredSteps, slow: pd.DataFrame, longer: float) -> str:
+    """Return what takes the time that slow executions take longer, in words."""
+    mine, rest = (
+        steps.operations.merge(runs[["device", "step"]], on=["device", "step"])
+        .groupby("operation", observed=True)["self_ps"]
+        .sum()
+        for runs in (slow, steps.typical)
+    )
+    grown = mine.sub(rest * (len(slow) / len(steps.typical)), fill_value=0)
+    if grown.max() >= ONE_CAUSE * longer:
+        return f"of which `{grown.idxmax()}` takes {min(grown.max() / longer, 1):.0%}"
+    kinds = grown.groupby(steps.facts["kind"].reindex(grown.index)).sum() / longer
+    most = kinds[kinds >= LEAST_SHARE].sort_values(ascending=False).head(3)
+    if most.empty:
+        return "in no operation: the core is idle"
+    return "of which " + spelled([f"{kind} {share:.0%}" for kind, share in most.items()])
+
+
+def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
+    """Yield a finding for devices whose work takes longer than that of the others."""
+    if steps.devices < 2:
+        return
+    facts = steps.facts
+    working = facts.index[~facts["kind"].isin(WAITS)]
+    typical = steps.typical
+    mine = steps.operations[steps.operations["operation"].isin(working)]
+    mine = mine.merge(typical[["device", "step"]], on=["device", "step"])
+    sums = mine.groupby("device", observed=True, sort=False)["self_ps"].sum()
+    work = sums / typical.groupby("device", sort=False).size().reindex(sums.index)
+    middle = float(work.quantile(0.5, interpolation="lower"))
+    slow = work[work > SLOW_DEVICE * middle]
+    if slow.empty:
+        return
+    names = spelled([str(name) for name in slow.index])
+    text = (
+        f"{names} {'works' if len(slow) == 1 else 'work'} for {format_seconds(slow.max() * PS)} a "
+        f"step and the other devices for {format_seconds(middle * PS)}, {slow.max() / middle:.2f} "
+        "times as long; the others wait in collectives"
+    )
+    yield Finding("slow device", round(slow.max() - middle), text)
+
+
+def _between(steps: MeasuredSteps) -> Iterator[Finding]:
+    runs = steps.executions
+    order = runs.groupby("device", sort=False).cumcount()
+    known = runs["gap_ps"] >= 0
+    gaps = runs[known].groupby(order[known])["gap_ps"].mean()
+    if gaps.empty or not gaps.sum():
+        return
+    mean, middle = gaps.mean(), gaps.median()
+    late = gaps[gaps > LATE * max(middle, 1)]
+    if late.sum() > 0.5 * gaps.sum():
+        text = (
+            f"{len(late)} of {len(gaps)} pauses between steps {'is' if len(late) == 1 else 'are'} "
+            f"late, up to {format_seconds(gaps.max() * PS)} (median "
+            f"{format_seconds(middle * PS)}): devices wait for the host, or for its input"
+        )
+        yield Finding("late host", round(mean), text)
+        return
+    text = (
+        f"devices wait {format_seconds(mean * PS)} between steps for the host: for the next input, "
+        "or for the call of the next step"
+    )
+    yield Finding("host", round(mean), text)
+
+
+def _input(steps: MeasuredSteps) -> Iterator[Finding]:
+    facts = steps.facts
+    feeds = facts.index[facts["kind"] == INPUT]
+    mine = steps.operations[steps.operations["operation"].isin(feeds)]
+    total = int(mine["self_ps"].sum())
+    if total:
+        mean = total / len(steps.executions)
+        text = f"`{feeds[0]}` waits {format_seconds(mean * PS)} a step for the input of the hosts"
+        yield Finding("input", round(mean), text)
