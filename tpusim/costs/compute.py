@@ -112,9 +112,7 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
         all operations of a compiled program are counted.
     fill: what memory and core do one after the other, in the first and the last windows of the
         loop: the shorter of the two, and at most `group_fill`.
-    launch: of a compiled program, `READ_LATENCY` of `vector_launch` if anything is read in HBM, the
-        rest if anything is written there; groups that only touch arrays on the chip take from
-        0.01 us on (7x). A plan does not know where its arrays are: a whole launch.
+    launch: see `group_launch`.
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
 
@@ -128,14 +126,23 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     vector = work.flops / (device.vpu_flops * (reached or costs.vector_efficiency))
     core = largest(vector, work.crossing * (costs.lane_crossing or 0.0))
     fill = smallest(smallest(memory, core), costs.group_fill or 0.0)
-    launch = costs.vector_launch * (latencies(work) if work.compiled else 1.0)
-    return largest(memory, core) + fill + launch + work.scattered * costs.scatter_element
+    scatter = work.scattered * costs.scatter_element
+    return largest(memory, core) + fill + group_launch(work, device) + scatter
 
 
-def latencies(work: VectorWork) -> Number:
-    """Return the share of a launch that is spent: for what is read in HBM, and what is written."""
+def group_launch(work: VectorWork, device: Device) -> Number:
+    """Return the seconds that a group takes on top of its work.
+
+    A plan does not know which arrays are on the chip, and `chip_launch` is not known of every chip:
+    then it is `vector_launch`. Of a compiled program it is `chip_launch`, and `READ_LATENCY` of
+    `vector_launch` if anything is read in HBM, the rest of it if anything is written there.
+    """
+    costs = device.costs
+    if not work.compiled or costs.chip_launch is None:
+        return costs.vector_launch
     reads, writes = smallest(work.read_bytes, 1), smallest(work.write_bytes, 1)
-    return READ_LATENCY * reads + (1 - READ_LATENCY) * writes
+    latency = READ_LATENCY * reads + (1 - READ_LATENCY) * writes
+    return costs.chip_launch + costs.vector_launch * latency
 
 
 def array_seconds(

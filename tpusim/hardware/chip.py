@@ -96,6 +96,8 @@ class CostConstants:
         `hbm_efficiency`.
     group_efficiency: share of `vpu_flops` that an element-wise group of a compiled program reaches.
     group_fill: seconds for which, at most, memory and core of an element-wise group do not overlap.
+    chip_launch: seconds that a group of a compiled program takes on top of its work, if it touches
+        arrays on the chip only; with HBM `vector_launch` comes on top.
     lane_crossing: seconds of a memory tile in the cross-lane unit.
     die_launch: seconds before the first byte of a collective between the devices of a chip moves,
         if it is not `collective_launch`.
@@ -124,6 +126,7 @@ class CostConstants:
     matmul_read: float | None = field(default=None, metadata=SHARED)
     group_efficiency: float | None = field(default=None, metadata=SHARED)
     group_fill: float | None = field(default=None, metadata=SECONDS)
+    chip_launch: float | None = field(default=None, metadata=SECONDS)
     lane_crossing: float | None = field(default=None, metadata=SECONDS)
     die_launch: float | None = field(default=None, metadata=SECONDS)
     hbm_read: float | None = field(default=None, metadata=SHARED)
