@@ -199,6 +199,17 @@ def _detection() -> Iterator[Shape]:
     yield _square(16, 33, 3, 512, 256, dilation=12)
 
 
+def _few_channels() -> Iterator[Shape]:
+    """Few channels, of images or results, at batches that fill the columns of the array."""
+    yield _square(128, 224, 7, 3, 64, stride=2, first=True)
+    for side, window, before, after in (
+        *((112, 5, 8, 32), (112, 3, 16, 16), (32, 3, 24, 24), (56, 3, 32, 32), (32, 5, 32, 32)),
+        *((32, 5, 64, 64), (32, 3, 256, 8)),
+    ):
+        yield _square(256, side, window, before, after, first=True)
+    yield _square(128, 64, 3, 320, 4, first=True)
+
+
 FAMILIES = {
     "residual network": _residual_networks,
     "volume": _volumes,
@@ -208,6 +219,7 @@ FAMILIES = {
     "patches": _patches,
     "grouped": _grouped,
     "detection": _detection,
+    "few channels": _few_channels,
 }
 
 

@@ -34,7 +34,7 @@ MAX_DEPTH = 200
 
 
 @dataclass(frozen=True)
-class _Loop:
+class _KnownLoop:
     """A loop of known trips. counter, values: its counter, and that at each step.
 
     first, after: of each number that it carries, what it begins with, and what it is next.
@@ -55,7 +55,7 @@ class KernelValues:
         self._grid = tuple(grid)
         self._axes = len(self._grid)
         self._known: dict[Any, Numbers | None] = {}
-        self._carried: dict[Any, _Loop] = {}
+        self._carried: dict[Any, _KnownLoop] = {}
         self._read: dict[Any, tuple[Callable[..., Any] | None, list[Any], bool]] = {}
         self._left = MAX_READ
 
@@ -71,7 +71,7 @@ class KernelValues:
                 dict(zip(carried, first, strict=True)),
                 dict(zip(carried, ends, strict=True)),
             )
-            known = _Loop(counter, values, begins, after, self._axes)
+            known = _KnownLoop(counter, values, begins, after, self._axes)
             self._known[counter] = values
             self._carried |= dict.fromkeys(carried, known)
         self._axes += 1
@@ -191,7 +191,7 @@ def _along(size: int, axes: int) -> Numbers:
     return np.arange(size, dtype=np.int64).reshape(size, *[1] * axes)
 
 
-def _stacked(steps: list[Numbers], loop: _Loop) -> Numbers | None:
+def _stacked(steps: list[Numbers], loop: _KnownLoop) -> Numbers | None:
     """Return a number at all steps of a loop, along the axis of the loop."""
     if len(steps) * _size(*steps) > MAX_PLACES:
         return None
