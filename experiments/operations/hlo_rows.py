@@ -9,6 +9,7 @@ from typing import Any
 
 from assumed_bodies import text_of, with_body
 
+from tpusim.compiler.hlo.attributes import call_target
 from tpusim.compiler.hlo.instruction_line import InstructionLine, read_instruction
 from tpusim.compiler.hlo.module import HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_OPCODES
@@ -80,7 +81,7 @@ def completed(line: InstructionLine, facts: dict[str, str]) -> InstructionLine:
             number, text = str(len(operands)), text_of(replace(shape, space=space))
             operands.append(Instruction(f"operand.{number}", "parameter", text, literal=number))
     attributes = line.instruction.attributes
-    if line.instruction.opcode == "custom-call" and "custom_call_target" not in attributes:
+    if line.instruction.opcode == "custom-call" and not call_target(line.instruction):
         attributes = 'custom_call_target="tpu_custom_call"'
     names = tuple(each.name for each in operands)
     made = replace(line.instruction, operands=names, attributes=attributes)
