@@ -48,7 +48,8 @@ def delay_seconds(path: CollectiveRoute, chip: Chip) -> float:
     costs, launch = chip.costs, chip.costs.collective_launch
     if costs.die_launch is not None and {name for name, _ in path.links} <= set(DIE_LINKS):
         launch = costs.die_launch
-    return path.launched * launch + path.hops * costs.hop_latency
+    delay = path.launched * launch + path.hops * costs.hop_latency
+    return delay * costs.time_of(path.kind)
 
 
 def dcn_delay_seconds(kind: CollectiveKind, path: CollectiveRoute, chip: Chip) -> float:
@@ -61,15 +62,16 @@ def path_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
 
     They are bounded by the other paths, and by what the vector unit adds beside them.
     """
+    factor = chip.costs.time_of(path.kind)
     beside = 0.0 if path.adds_after else _vector_seconds(path, nbytes, chip)
     if not path.paths:
-        return beside
+        return beside * factor
     hop_s = chip.costs.hop_latency
     rate = ici_rate(chip)
     if chip.ici_shares:
         rate = _shared_rate(path.uses, capacities(chip), rate)
     through = paths_seconds(path.paths, path.power, nbytes, rate, hop_s)
-    return largest(beside, through - path.hops * hop_s)
+    return largest(beside, through - path.hops * hop_s) * factor
 
 
 def _shared_rate(
@@ -95,7 +97,8 @@ def adding_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     if not path.adds_after or not path.added_bytes:
         return 0.0 * nbytes
     memory = hbm_seconds(path.added_hbm_bytes * path.added_bytes * nbytes, 0, chip.device)
-    return largest(memory, _vector_seconds(path, nbytes, chip))
+    adding = largest(memory, _vector_seconds(path, nbytes, chip))
+    return adding * chip.costs.time_of(path.kind)
 
 
 def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
@@ -106,7 +109,8 @@ def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number
 def link_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     """Return the seconds of the bytes on the links, without the delay and additions after them."""
     slowest = _slowest_link(path.uses, capacities(chip))
-    return largest(nbytes * (path.share * slowest), path_seconds(path, nbytes, chip))
+    factor = chip.costs.time_of(path.kind)
+    return largest(nbytes * (path.share * slowest * factor), path_seconds(path, nbytes, chip))
 
 
 def _slowest_link(uses: tuple[tuple[str, int], ...], rates: Mapping[str, float]) -> float:

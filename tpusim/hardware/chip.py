@@ -8,6 +8,7 @@ from typing import Any, Self
 from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.html_text import html_table
 from tpusim.base.units import format_bytes, format_rate, parse
+from tpusim.hardware.calibration import Calibration, calibrated_costs
 from tpusim.hardware.chip_fields import (
     BANDWIDTH,
     BYTES,
@@ -90,6 +91,8 @@ class CostConstants:
         while one runs, so it is the least that a step takes.
     turnaround: seconds from the end of a step to the start of the next in a loop whose host reads
         the result of each step before it starts the next.
+    collective_times: what a calibration multiplies the seconds of collectives within a slice by,
+        by their kind; 1 for those that are missing.
 
     Of chips whose single operations were measured; None on others:
     matmul_read: share of HBM's bandwidth at which operands of matmuls arrive, if it is not
@@ -131,6 +134,14 @@ class CostConstants:
     die_launch: float | None = field(default=None, metadata=SECONDS)
     hbm_read: float | None = field(default=None, metadata=SHARED)
     convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
+    collective_times: tuple[tuple[str, float], ...] = ()
+
+    def time_of(self, kind: str | None) -> float:
+        """Return what the seconds of a kind of collective are multiplied by."""
+        for name, factor in self.collective_times:
+            if name == kind:
+                return factor
+        return 1.0
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
@@ -202,6 +213,7 @@ class Chip:
         what-if makes them differ (`with_ici`); () where all are alike.
     costs: constants of the cost model.
     compiler: what the compiler does for the generation; None if the chip's file does not say.
+    calibration: the user's own measurements that its costs come from; None without any.
     """
 
     name: str
@@ -237,6 +249,7 @@ class Chip:
     ici_shares: tuple[float, ...] = ()
     costs: CostConstants
     compiler: CompilerRules | None = None
+    calibration: Calibration | None = None
     _device: Device | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -326,6 +339,23 @@ class Chip:
             vpu_flops=self.vpu_flops * share,
             clock_share=self.clock_share * share,
         )
+
+    def calibrated(self, calibration: Calibration) -> "Chip":
+        """Return the chip with the factors of a user's own measurements in its costs.
+
+        Raise HardwareError for the calibration of another chip, and of a calibrated one.
+        """
+        if calibration.chip != self.generation:
+            raise HardwareError(
+                f"the calibration {calibration.name or 'given'} is of {calibration.chip}, and the "
+                f"slice has {self.generation}; calibrate on measurements of {self.generation}"
+            )
+        if self.calibration is not None:
+            raise HardwareError(
+                f"{self.name} is calibrated already; load the chip anew to calibrate it otherwise"
+            )
+        costs = dataclasses.replace(self.costs, **calibrated_costs(self.costs, calibration))
+        return dataclasses.replace(self, costs=costs, calibration=calibration)
 
     def _repr_html_(self) -> str:
         """Return peaks, memory and links, for a notebook; `tpusim chips NAME` has the sources."""

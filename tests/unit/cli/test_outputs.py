@@ -34,6 +34,7 @@ FOLDERS: Mapping[str, tuple[list[str], str]] = {
 }
 """Arguments of each command with a folder for its files, and one of these."""
 FILES: Mapping[str, tuple[list[str], str]] = {
+    "calibrate": (["MEASURED"], "mine.toml"),
     "export": (["RUN"], "step.py"),
     "compile": (["PROGRAM", "--slice", "v5e:2x2"], "step.hlo"),
 }
@@ -52,6 +53,7 @@ def _given(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "SWEEP": ("sweep.toml", SWEEP),
         "SEARCH": ("search.toml", SEARCH),
         "RUNS": ("runs/one.toml", MEASURED),
+        "MEASURED": ("runs/one.toml", MEASURED),
         "PROGRAM": ("program.hlo", gzip.decompress(HLO.read_bytes()).decode()),
     }
     (folder / "runs").mkdir()
