@@ -134,6 +134,8 @@ ESTIMATED: Mapping[str, tuple[str, ...]] = {
     "matmul_overlap": ("v4", "v5e", "v5p", "v6e", "7x"),
     "vector_launch": ("v4", "v5e", "v5p", "v6e"),
     "collective_launch": ("7x",),
+    "group_fill": ("7x",),
+    "lane_crossing": ("7x",),
     "convolution_read": ("v4", "v5e", "v5p", "v6e", "7x"),
     "convolution_store": ("v4", "v5e", "v5p", "v6e", "7x"),
     "epilogue_overlap": ("v6e",),

@@ -8,7 +8,7 @@ all-to-all, which do not wait for each other, hide part of their latency (`netwo
 from collections.abc import Mapping, Sequence
 
 from tpusim.costs.compute import hbm_seconds, vector_seconds
-from tpusim.costs.links import ICI, capacities, ici_rate
+from tpusim.costs.links import DIE_LINKS, ICI, capacities, ici_rate
 from tpusim.costs.route import BUSIEST_WEIGHT, CollectiveRoute, passes, route
 from tpusim.hardware import Chip, Span, Topology
 from tpusim.network import algorithms_for, paths_seconds
@@ -41,9 +41,15 @@ def fastest_route(routes: Sequence[CollectiveRoute], nbytes: float, chip: Chip) 
 
 
 def delay_seconds(path: CollectiveRoute, chip: Chip) -> float:
-    """Return the seconds before bytes count: the launch and the latency of the hops."""
-    delay = path.launched * chip.costs.collective_launch + path.hops * chip.costs.hop_latency
-    return delay * chip.costs.time_of(path.kind)
+    """Return the seconds before bytes count: the launch and the latency of the hops.
+
+    Between the devices of a chip the launch is `die_launch`: no network has to be set up.
+    """
+    costs, launch = chip.costs, chip.costs.collective_launch
+    if costs.die_launch is not None and {name for name, _ in path.links} <= set(DIE_LINKS):
+        launch = costs.die_launch
+    delay = path.launched * launch + path.hops * costs.hop_latency
+    return delay * costs.time_of(path.kind)
 
 
 def dcn_delay_seconds(kind: CollectiveKind, path: CollectiveRoute, chip: Chip) -> float:

@@ -26,6 +26,12 @@ BYTE_SUBLANES = 32
 
 BYTE_DTYPES = ("int8", "fp8")
 
+READ_LATENCY = 0.57
+"""Share of an element-wise group's launch that is the latency of reading HBM; the rest is that of
+writing. On 7x groups of a few bytes take 0.68 to 0.77 us from HBM to VMEM, 0.50 to 0.61 from VMEM
+to HBM, and 1.24 to 1.30 from HBM to HBM (profiles of tpu-inference, `experiments/operations`).
+"""
+
 
 def matrix_rate(device: Device, dtype: str) -> float:
     """Return the peak FLOP/s of the device's systolic arrays on operands of `dtype`.
@@ -68,21 +74,46 @@ def vector_seconds(flops: Number, device: Device) -> Number:
 
 
 def group_seconds(work: VectorWork, device: Device) -> Number:
-    """Return the seconds of an element-wise group: `max(bytes / HBM, flops / VPU) + launch`.
+    """Return the seconds of an element-wise group: `max(memory, core) + fill + launch`.
+
+    memory: bytes at `copy_bandwidth`; rows that are picked by their index at `gather_efficiency` of
+        it.
+    core: `max(flops / VPU, crossing tiles x lane_crossing)`, as the cross-lane unit runs beside the
+        vector unit. The VPU runs at `vector_efficiency` of its peak, or at `group_efficiency` where
+        all operations of a compiled program are counted.
+    fill: what memory and core do one after the other, in the first and the last windows of the
+        loop: the shorter of the two, and at most `group_fill`.
+    launch: see `group_launch`.
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
-    Rows that are picked by their index move at `gather_efficiency` of the rate of copies.
 
-    Loads and stores run beside the vector unit, so the slower of the two decides. The launch is
-    half a matmul's: no tiles of an array have to be filled and drained.
-
-    Source: "How to Scale Your Model", roofline chapter.
+    Source: "How to Scale Your Model", roofline chapter; 75 operations of two profiles of 7x
+    (`experiments/operations`).
     """
-    slowed = work.gathered * (1 / device.costs.gather_efficiency - 1)
+    costs = device.costs
+    slowed = work.gathered * (1 / costs.gather_efficiency - 1)
     memory = hbm_seconds(work.read_bytes + slowed, work.write_bytes, device)
-    scatter = work.scattered * device.costs.scatter_element
-    passes = largest(memory, vector_seconds(work.flops, device))
-    return passes + device.costs.vector_launch + scatter
+    reached = costs.group_efficiency if work.compiled else None
+    vector = work.flops / (device.vpu_flops * (reached or costs.vector_efficiency))
+    core = largest(vector, work.crossing * (costs.lane_crossing or 0.0))
+    fill = smallest(smallest(memory, core), costs.group_fill or 0.0)
+    scatter = work.scattered * costs.scatter_element
+    return largest(memory, core) + fill + group_launch(work, device) + scatter
+
+
+def group_launch(work: VectorWork, device: Device) -> Number:
+    """Return the seconds that a group takes on top of its work.
+
+    A plan does not know which arrays are on the chip, and `chip_launch` is not known of every chip:
+    then it is `vector_launch`. Of a compiled program it is `chip_launch`, and `READ_LATENCY` of
+    `vector_launch` if anything is read in HBM, the rest of it if anything is written there.
+    """
+    costs = device.costs
+    if not work.compiled or costs.chip_launch is None:
+        return costs.vector_launch
+    reads, writes = smallest(work.read_bytes, 1), smallest(work.write_bytes, 1)
+    latency = READ_LATENCY * reads + (1 - READ_LATENCY) * writes
+    return costs.chip_launch + costs.vector_launch * latency
 
 
 def array_seconds(
@@ -113,7 +144,8 @@ def matmul_seconds(
     array: see `array_seconds`.
     epilogue: the vector operations fused into the matmul.
     q: the chip's `epilogue_overlap`, how well they hide behind the array; 1 if not at all.
-    memory: operands and result at `copy_bandwidth`, beside both.
+    memory: operands at `matmul_read` of HBM's bandwidth and the result at `copy_bandwidth`, beside
+        both.
     p: the chip's `matmul_overlap`, how well the two hide each other.
 
     The form fits the compiler's estimates with a median error of 0.8 to 6.2 % by chip (libtpu
@@ -122,13 +154,15 @@ def matmul_seconds(
 
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
-    whole = equivalent_matmul(work, device.tensor_cores)
+    whole, costs = equivalent_matmul(work, device.tensor_cores), device.costs
     array = array_seconds(*whole, work.dtype, device) / share
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
+    if costs.matmul_read is not None:
+        read = work.read_bytes / (device.hbm_bandwidth * costs.matmul_read)
+        memory = read + hbm_seconds(0, work.write_bytes, device)
     epilogue = vector_seconds(work.epilogue_flops, device)
-    on_core = power_sum(array, epilogue, device.costs.epilogue_overlap)
-    power = overlap or device.costs.matmul_overlap
-    return power_sum(on_core, memory, power) + device.costs.op_launch
+    on_core = power_sum(array, epilogue, costs.epilogue_overlap)
+    return power_sum(on_core, memory, overlap or costs.matmul_overlap) + costs.op_launch
 
 
 def step_matmul_seconds(work: MatmulWork, device: Device) -> Number:

@@ -26,8 +26,11 @@ FACTORS = ("matmul", "attention", "vector", "hbm", "gather", *COLLECTIVES, "host
 EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
     "matmul": ("matmul_in_step",),
     "attention": ("attention_efficiency_forward", "attention_efficiency_backward"),
-    "vector": ("vector_efficiency",),
-    "hbm": ("hbm_efficiency", "hbm_read", "convolution_read", "convolution_store"),
+    "vector": ("vector_efficiency", "group_efficiency"),
+    "hbm": (
+        *("hbm_efficiency", "hbm_read"),
+        *("matmul_read", "convolution_read", "convolution_store"),
+    ),
     "gather": ("gather_efficiency",),
 }
 """The shares of a peak that each factor divides, where the chip's file states them.
@@ -35,7 +38,7 @@ EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
 The first of each bounds the factor; none of the others goes above its most (`_most_share`)."""
 
 SECONDS: Mapping[str, tuple[str, ...]] = {
-    "vector": ("vector_launch",),
+    "vector": ("vector_launch", "chip_launch", "lane_crossing", "group_fill"),
     "gather": ("scatter_element",),
     "host": ("dispatch", "turnaround"),
 }

@@ -98,6 +98,17 @@ class CostConstants:
         the result of each step before it starts the next.
     collective_times: what a calibration multiplies the seconds of collectives within a slice by,
         by their kind; 1 for those that are missing.
+
+    Of chips whose single operations were measured; None on others:
+    matmul_read: share of HBM's bandwidth at which operands of matmuls arrive, if it is not
+        `hbm_efficiency`.
+    group_efficiency: share of `vpu_flops` that an element-wise group of a compiled program reaches.
+    group_fill: seconds for which, at most, memory and core of an element-wise group do not overlap.
+    chip_launch: seconds that a group of a compiled program takes on top of its work, if it touches
+        arrays on the chip only; with HBM `vector_launch` comes on top.
+    lane_crossing: seconds of a memory tile in the cross-lane unit.
+    die_launch: seconds before the first byte of a collective between the devices of a chip moves,
+        if it is not `collective_launch`.
     """
 
     ici_efficiency: float = field(metadata=SHARED)
@@ -123,6 +134,12 @@ class CostConstants:
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)
+    matmul_read: float | None = field(default=None, metadata=SHARED)
+    group_efficiency: float | None = field(default=None, metadata=SHARED)
+    group_fill: float | None = field(default=None, metadata=SECONDS)
+    chip_launch: float | None = field(default=None, metadata=SECONDS)
+    lane_crossing: float | None = field(default=None, metadata=SECONDS)
+    die_launch: float | None = field(default=None, metadata=SECONDS)
     hbm_read: float | None = field(default=None, metadata=SHARED)
     convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
     matmul_overlap_in_step: float | None = field(default=None, metadata={"unit": EXPONENT})

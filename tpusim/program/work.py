@@ -151,6 +151,9 @@ class VectorWork:
 
     scattered: single elements that are added to its result by their index, one after another.
     gathered: of the bytes read and written, those of rows that are picked by their index.
+    crossing: memory tiles whose elements change row or lane (`compiler.work.relayout`).
+    compiled: True if the operations are those of a compiled program, which widens and rounds bf16
+        around each; a plan counts about half as many.
     """
 
     read_bytes: Number
@@ -158,6 +161,8 @@ class VectorWork:
     flops: Number
     scattered: Number = 0
     gathered: Number = 0
+    crossing: Number = 0
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def test_a_stack_of_layers_is_read_and_written_one_layer_at_a_time() -> None:
     layer = 256 * 128 * 2
     found = work(STACK)
     assert (found.read_bytes, found.write_bytes) == (layer, layer)
-    assert found.model == VectorWork(layer, layer, 256 * 128)
+    assert found.model == VectorWork(layer, layer, 256 * 128, compiled=True)
 
 
 def test_an_update_of_what_the_fusion_makes_writes_all_of_it() -> None:
