@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
-from tpusim.diagnosis.finding import Finding, more, spelled
+from tpusim.diagnosis.finding import Finding, duration, more, spelled
 from tpusim.diagnosis.kinds import COLLECTIVES, WAITS
-from tpusim.profiles.profile import PS
 
 MOST_CAUSES = 8
 LEAST_OF_STEP = 0.005
@@ -97,12 +95,16 @@ def largest(units: pd.DataFrame, step_ps: int) -> Iterator[Finding]:
     yield Finding("kinds", step_ps, f"the step is {spelled(shares)}")
     moving = int(kinds.reindex(COLLECTIVES).sum())
     if moving >= LEAST_SAID * step_ps:
-        took = f"{format_seconds(moving * PS)}, {moving / step_ps:.1%} of the step"
-        yield Finding("collectives", moving, f"the core waits in collectives for {took}")
+        text = f"the core waits in collectives for {_taken(moving, step_ps)}"
+        yield Finding("collectives", moving, text)
     top = units.nlargest(MOST_SAID, "measured_ps")["measured_ps"]
     for name, picoseconds in top[top >= LEAST_SAID * step_ps].items():
-        took = f"{format_seconds(picoseconds * PS)}, {picoseconds / step_ps:.1%} of the step"
-        yield Finding("operation", int(picoseconds), f"{name} takes {took}")
+        text = f"{name} takes {_taken(picoseconds, step_ps)}"
+        yield Finding("operation", int(picoseconds), text)
+
+
+def _taken(picoseconds: float, step_ps: int) -> str:
+    return f"{duration(picoseconds)}, {picoseconds / step_ps:.1%} of the step"
 
 
 def _groups(units: pd.DataFrame) -> Iterator[_Group]:
@@ -161,23 +163,23 @@ def _finding(
     kind = str(units["kind"].iloc[group.rows[0]])
     alone = group.kind == "operation"
     if alone and not measured:
-        text = f"is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+        text = f"is not in the profile, and predicted to take {duration(predicted)}"
     elif not predicted:
-        text = f"takes {format_seconds(measured * PS)}, which is not predicted"
+        text = f"takes {duration(measured)}, which is not predicted"
     elif not group.factor and (kind in COLLECTIVES or not alone):
         text = f"{'is' if alone else 'are'} {_exposed(measured, predicted)}"
     else:
         text = f"{'takes' if alone else 'take'} {measured / predicted:.2f} times the prediction"
     amount = more(effect)
     if whole * effect > 0 and abs(effect) < 0.995 * abs(whole):
-        amount = f"{format_seconds(abs(effect) * PS)} of the {more(whole)}"
+        amount = f"{duration(abs(effect))} of the {more(whole)}"
     return Finding(group.kind, round(effect), f"{group.words} {text}: {amount}")
 
 
 def _exposed(measured: float, predicted: float) -> str:
-    took = f"exposed for {format_seconds(measured * PS)}"
+    took = f"exposed for {duration(measured)}"
     if predicted <= HIDDEN * measured:
         return f"{took}, predicted hidden"
     if measured <= HIDDEN * predicted:
-        return f"hidden, predicted exposed for {format_seconds(predicted * PS)}"
-    return f"{took}, predicted {format_seconds(predicted * PS)}"
+        return f"hidden, predicted exposed for {duration(predicted)}"
+    return f"{took}, predicted {duration(predicted)}"

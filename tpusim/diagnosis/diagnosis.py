@@ -9,9 +9,8 @@ import pandas as pd
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import folded_table
 from tpusim.base.text_width import wrapped
-from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
-from tpusim.diagnosis.finding import Finding
+from tpusim.diagnosis.finding import Finding, duration
 from tpusim.profiles.profile import PS
 from tpusim.report.figures.canvas import time_scale
 from tpusim.report.figures.two_timelines import CoreBar, plot_timelines
@@ -153,10 +152,9 @@ class Diagnosis(ShortRepr):
 
     def _head(self) -> Iterator[str]:
         yield from wrapped(f"{self.profile}: {self.program}, {self.runs}")
-        yield from entry("measured", f"{format_seconds(self.measured_ps * PS)} a step")
+        yield from entry("measured", f"{duration(self.measured_ps)} a step")
         if self.prediction:
-            took = format_seconds(self.predicted_ps * PS)
-            yield from entry("predicted", f"{took}: {self.prediction}")
+            yield from entry("predicted", f"{duration(self.predicted_ps)}: {self.prediction}")
             ratio = self.measured_ps / self.predicted_ps
             yield from entry("ratio", f"{ratio:.3f} measured over predicted")
 

@@ -8,10 +8,9 @@ import pandas as pd
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
-from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
 from tpusim.diagnosis.diagnosis import Diagnosis
-from tpusim.profiles.profile import PS
+from tpusim.diagnosis.finding import duration
 from tpusim.report.html.headline import Fact
 from tpusim.report.html.page import template
 
@@ -69,12 +68,11 @@ def diagnosis_page(diagnosis: Diagnosis, figure: bytes) -> str:
 
 
 def _facts(found: Diagnosis) -> list[Fact]:
-    took = format_seconds(found.measured_ps * PS)
-    facts = [Fact("Measured", took, f"a step; {found.runs}")]
+    facts = [Fact("Measured", duration(found.measured_ps), f"a step; {found.runs}")]
     if found.prediction:
         ratio = found.measured_ps / found.predicted_ps
         facts += [
-            Fact("Predicted", format_seconds(found.predicted_ps * PS), found.prediction),
+            Fact("Predicted", duration(found.predicted_ps), found.prediction),
             Fact("Measured over predicted", f"{ratio:.3f}", ""),
         ]
     return facts
@@ -85,7 +83,7 @@ def _rows(table: pd.DataFrame, columns: tuple[str, ...]) -> list[tuple[str, list
     return [
         (
             "outside of layers" if name == -1 else str(name),
-            [format_seconds(int(row[each]) * PS) for each in columns],
+            [duration(int(row[each])) for each in columns],
         )
         for name, row in shown.iterrows()
     ]

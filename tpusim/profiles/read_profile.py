@@ -1,6 +1,7 @@
 """Reading a profile from a file or a folder of TensorBoard's."""
 
 import gzip
+import re
 import zlib
 from io import BufferedIOBase, BytesIO
 from operator import add
@@ -31,6 +32,9 @@ ALL_OPERATIONS = "(all operations)"
 """Stands for the program of a profile that names none."""
 
 WANTED = "the `*.xplane.pb` or `*.trace.json.gz` of a profile, or the folder that it is in"
+JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[\]{\d]|$))")
+"""How an object or an array of them begins; a TOML file begins with the name of a table."""
+
 KINDS = {"v5 lite": "v5e", "v6 lite": "v6e", "v7x": "7x", "7x": "7x", "v5": "v5p"}
 """Chips by the names that the profiler has for them, where they are not our own."""
 
@@ -52,6 +56,7 @@ def read_profile(path: str | Path) -> Profile:
     path = path_of(path, "read_profile")
     with blame(path.name or str(path)):
         file, note = _file_of(path)
+    with blame(file.name or str(file)):
         recorded = _recorded(read_bytes(file, A_PROFILE, WANTED, LARGEST))
         return _profile(clean(file.name), recorded, note)
 
@@ -78,7 +83,7 @@ def _recorded(data: bytes) -> Recorded:
     packed = data.startswith(b"\x1f\x8b")
     try:
         stream: BufferedIOBase = gzip.GzipFile(fileobj=BytesIO(data)) if packed else BytesIO(data)
-        if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        if JSON.match(stream.read(64)):
             stream.seek(0)
             return read_trace(stream)
         if packed:

@@ -37,6 +37,7 @@ def read_trace(file: BufferedIOBase) -> Recorded:
     """Return what a trace holds. Raise FileError for data that is none."""
     recorded = Recorded()
     planes: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     lines: dict[Any, Events | None] = {}
     known: dict[Any, int] = {}
     count = 0
@@ -47,11 +48,14 @@ def read_trace(file: BufferedIOBase) -> Recorded:
                 if (events := lines.get((event["pid"], event["tid"]))) is not None:
                     _add(event, events, known)
             elif event.get("name") == "process_name":
-                name = planes[event["pid"]] = str(event["args"]["name"])
-                recorded.add_plane(name)
+                plane = planes[event["pid"]] = str(event["args"]["name"])
+                recorded.add_plane(plane)
+                for key in (key for key in names if key[0] == event["pid"]):
+                    lines[key] = recorded.events(plane, names[key])
             elif event.get("name") == "thread_name":
-                plane, line = planes.get(event["pid"], ""), str(event["args"]["name"])
-                lines[event["pid"], event["tid"]] = recorded.events(plane, line)
+                key = event["pid"], event["tid"]
+                names[key] = str(event["args"]["name"])
+                lines[key] = recorded.events(planes.get(event["pid"], ""), names[key])
         except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
             continue  # no names, or no times
     if count >= LIMIT:
