@@ -38,10 +38,6 @@ JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[\]{\d]|$))")
 KINDS = {"v5 lite": "v5e", "v6 lite": "v6e", "v7x": "7x", "7x": "7x", "v5": "v5p"}
 """Chips by the names that the profiler has for them, where they are not our own."""
 
-NO_HLO = (
-    "a trace has no HLO, so each operation is known by its line alone; the *.xplane.pb beside it "
-    "has the programs"
-)
 NO_KIND = "the profile does not state the chip"
 
 
@@ -102,20 +98,18 @@ def _profile(name: str, recorded: Recorded, note: str) -> Profile:
     if not devices:
         raise FileError(_nothing(recorded))
     if len(devices) > MOST_DEVICES:
-        raise FileError(
-            f"{len(devices):,} devices in it, where a host has few; copy the file again"
-        )
+        raise FileError(f"{len(devices):,} devices, where a host has few; copy the file again")
     for device in devices:
         _name_programs(device)
     operations = stacked([operation_table(device) for device in devices])
     steps = pd.concat([step_table(device) for device in devices], ignore_index=True)
     chip = chip_of(recorded.kind)
     impossible = sum(each.impossible for device in devices for each in device.all_events)
+    left_out = "s are left out" if impossible > 1 else " is left out"
     notes = (
         note,
         *recorded.notes,
-        f"{impossible:,} events are left out, as their times are impossible" if impossible else "",
-        "" if recorded.programs else NO_HLO,
+        f"{impossible:,} event{left_out}, as times are impossible" if impossible else "",
         "" if recorded.kind else NO_KIND,
     )
     return Profile(

@@ -20,6 +20,10 @@ PS = 1e6
 
 BROKEN = "broken JSON; copy the file again, or profile the step again"
 NONE = "JSON without `traceEvents`; give the trace of a profile, `*.trace.json.gz`"
+NO_HLO = (
+    "a trace has no HLO, so each operation is known by its line alone; the *.xplane.pb beside it "
+    "has the programs"
+)
 LIMIT = 1_000_000
 """Events at which the profiler cuts a trace."""
 
@@ -58,8 +62,8 @@ def read_trace(file: BufferedIOBase) -> Recorded:
                 lines[key] = recorded.events(planes.get(event["pid"], ""), names[key])
         except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
             continue  # no names, or no times
-    if count >= LIMIT:
-        recorded.notes = (f"the profiler cut the trace at {LIMIT:,} events",)
+    cut = (f"the profiler cut the trace at {LIMIT:,} events",) if count >= LIMIT else ()
+    recorded.notes = (*cut, NO_HLO)
     return recorded
 
 

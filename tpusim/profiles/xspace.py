@@ -10,6 +10,7 @@ from tpusim.profiles.recorded import About, Events, Recorded, about_of, clean
 from tpusim.profiles.xspace_schema import Event, Line, Plane, Space
 
 METADATA, HOST, CPU = "/host:metadata", "/host:CPU", "CPU"
+NO_HLO = "the profile has no HLO, so each operation is known by its line alone"
 ON_CPU = "a profile of CPUs: its times say nothing of TPUs"
 OFFSET, DURATION = "device_offset_ps", "device_duration_ps"
 """Times of an event in ticks of the device's clock; those of the event itself are rounded."""
@@ -43,6 +44,8 @@ def read_xspace(data: bytes) -> Recorded:
             host = packed
     if host and not recorded.devices and not recorded.others:
         _read_cpus(_decoded(Plane, host), recorded)
+    if not recorded.programs:
+        recorded.notes = (*recorded.notes, NO_HLO)
     if epoch:
         recorded.begin_at_zero()
     return recorded

@@ -126,6 +126,9 @@ def test_chip_and_clock_are_those_that_the_plane_states(tmp_path: Path) -> None:
     assert profile.clock_hz == pytest.approx(1.75e9 * 946.7 / 918)
     trace = ts.read_profile(written(small_space(), "trace", tmp_path))
     assert (trace.kind, trace.chip, trace.clock_hz) == ("", "", 0)
+    assert profile.notes == (
+        "the profile has no HLO, so each operation is known by its line alone",
+    )
     assert [note.partition(",")[0] for note in trace.notes] == [
         "a trace has no HLO", "the profile does not state the chip",
     ]  # fmt: skip
