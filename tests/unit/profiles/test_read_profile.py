@@ -126,9 +126,7 @@ def test_chip_and_clock_are_those_that_the_plane_states(tmp_path: Path) -> None:
     assert profile.clock_hz == pytest.approx(1.75e9 * 946.7 / 918)
     trace = ts.read_profile(written(small_space(), "trace", tmp_path))
     assert (trace.kind, trace.chip, trace.clock_hz) == ("", "", 0)
-    assert profile.notes == (
-        "the profile has no HLO, so each operation is known by its line alone",
-    )
+    assert [note.partition(",")[0] for note in profile.notes] == ["the profile has no HLO"]
     assert [note.partition(",")[0] for note in trace.notes] == [
         "a trace has no HLO", "the profile does not state the chip",
     ]  # fmt: skip
@@ -232,6 +230,15 @@ def test_events_that_overlap_share_no_time(tmp_path: Path) -> None:
     assert dict(zip(profile.operations["instruction"], profile.operations["self_ps"], strict=True)
                 ) == {"a": 20, "b": 30, "c": 40, "d": 10, "e": 0}  # fmt: skip
     assert list(profile.steps["busy_ps"]) == [100]
+
+
+def test_an_event_whose_times_are_impossible_is_left_out_and_said(tmp_path: Path) -> None:
+    space = small_space()
+    for count, words in ((1, "1 event is left out"), (2, "2 events are left out")):
+        space.planes[0].add(OPERATIONS, "dot.7", 2**60, count)
+        profile = ts.read_profile(written(space, "xspace", tmp_path))
+        assert f"{words}, as times are impossible" in profile.notes
+        assert len(profile.operations) == 2 * 2 * 8
 
 
 def test_operations_outside_of_programs_have_none(tmp_path: Path) -> None:
