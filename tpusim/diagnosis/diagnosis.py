@@ -116,7 +116,7 @@ class Diagnosis(ShortRepr):
 
     def largest(self, column: str, most: int) -> pd.DataFrame:
         """Return the first rows of a table that are not zero, with `times` alone."""
-        found = self.by(column)[[*self.times]]
+        found = (self.by_layer if column == "layer" else self.by(column))[[*self.times]]
         return found[(found != 0).any(axis=1)].head(most)
 
     @property

@@ -314,6 +314,18 @@ def test_the_files_of_a_diagnosis(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "collectives over fsdp are exposed for" in page
     assert "<script" not in page
+    rows = re.findall(r"<td><bdi>(.*?)</bdi>", page.partition('id="layer"')[2])
+    assert rows[:4] == ["outside of layers", "0", "1", "2"]
+
+
+def test_no_sentence_of_a_page_is_cut(tmp_path: Path) -> None:
+    from tpusim.diagnosis import write_diagnosis
+
+    found = ts.diagnose(by_hand(tmp_path, [(0, 10), (20, 10)], {"fusion.1": (0, 10)}))
+    write_diagnosis(found, tmp_path)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert max(map(len, found.notes)) > 160
+    assert all(f"{note}." in page for note in found.notes)
 
 
 def test_no_folder_and_no_name_of_a_user_is_in_a_report(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def plot_timelines(title: str, rows: Mapping[str, Sequence[CoreBar]]) -> "Axes":
     ax.set_yticks([row * ROW_HEIGHT + BAR_HEIGHT / 2 for row in range(len(rows))], names)
     ax.set_ylim((len(rows) - 1) * ROW_HEIGHT + BAR_HEIGHT + 0.05, -0.05)
     ax.set_xlim(0, longest * times)
-    ax.set_xlabel(f"time of its core [{unit}]", color=INK, fontsize=9)
+    ax.set_xlabel(f"time of the core [{unit}]", color=INK, fontsize=9)
     canvas.simplify_axes(ax, rows=True)
     canvas.draw_legend(ax, known)
     canvas.draw_title(ax, title)
