@@ -68,20 +68,21 @@ def _causes(units: pd.DataFrame, least: float, difference_ps: int) -> Iterator[F
     left, groups = left.copy(), list(_groups(units))
     for _ in range(MOST_CAUSES):
         effects = [_effect(group, left, predicted) for group in groups]
-        explained = [
-            _explained(group, left, each) for group, each in zip(groups, effects, strict=True)
-        ]
         alone = int(np.abs(left).argmax())
-        best = max([abs(left[alone]), *explained])
+        best = max([abs(left[alone]), *(explained for _, explained in effects)])
         if best < least:
             return
         if abs(left[alone]) >= NEARLY * best:
             group = _Group("operation", str(units.index[alone]), np.array([alone]), False)
             effect = left[group.rows]
         else:
-            enough = [at for at, each in enumerate(explained) if each >= NEARLY * best]
-            at = min(enough, key=lambda at: (groups[at].rank, len(groups[at].rows), -explained[at]))
-            group, effect = groups.pop(at), effects[at]
+            enough = (
+                (groups[at].rank, len(groups[at].rows), -each, at)
+                for at, (_, each) in enumerate(effects)
+                if each >= NEARLY * best
+            )
+            *_, at = min(enough)
+            group, (effect, _) = groups.pop(at), effects[at]
         total = (measured[group.rows].sum(), predicted[group.rows].sum())
         if effect.sum() * (total[0] - total[1]) > 0:
             yield _finding(group, units, total, float(effect.sum()), difference_ps)
@@ -108,52 +109,45 @@ def _taken(picoseconds: float, step_ps: int) -> str:
 
 
 def _groups(units: pd.DataFrame) -> Iterator[_Group]:
-    """Yield the operations of a kind, a resource, a line, an axis, and all together."""
+    """Yield all operations together, and those of a kind, a resource, a line and an axis."""
     yield _Group("step", "all operations", np.arange(len(units)), True, EVERYTHING)
-    work = ~units["kind"].isin(WAITS)
-    for kind, mine in units[work].groupby("kind"):
-        yield _Group(str(kind), _PLURALS.get(str(kind), str(kind)), _at(units, mine), True)
-    for bound, mine in units[work & (units["bound"] != "")].groupby("bound"):
-        yield _Group(str(bound), f"operations bound by {bound}", _at(units, mine), True)
-    for of, mine in units[work & (units["of"] != "")].groupby("of"):
-        if len(mine) > 1:
-            yield _Group(str(of), f"operations of `{of}`", _at(units, mine), True, 2)
-    moving = units[units["kind"].isin(COLLECTIVES)]
-    for axis, mine in moving[moving["axis"] != ""].groupby("axis"):
-        yield _Group(f"axis {axis}", f"collectives over {axis}", _at(units, mine), False)
-    for kind, mine in moving.groupby("kind"):
-        yield _Group(str(kind), f"{kind}s", _at(units, mine), False)
+    work, moving = units[~units["kind"].isin(WAITS)], units[units["kind"].isin(COLLECTIVES)]
+    for column, some, words, factor in (
+        ("kind", work, "{}", True),
+        ("bound", work, "operations bound by {}", True),
+        ("of", work, "operations of `{}`", True),
+        ("axis", moving, "collectives over {}", False),
+        ("kind", moving, "{}s", False),
+    ):
+        for name, mine in some[some[column] != ""].groupby(column):
+            if column != "of" or len(mine) > 1:
+                kind = f"axis {name}" if column == "axis" else str(name)
+                rows = np.asarray(units.index.get_indexer(mine.index))
+                text = words.format(_PLURALS.get(kind, name) if column == "kind" else name)
+                yield _Group(kind, text, rows, factor, 2 if column == "of" else 1)
 
 
-def _at(units: pd.DataFrame, mine: pd.DataFrame) -> np.ndarray:
-    return np.asarray(units.index.get_indexer(mine.index))
-
-
-def _effect(group: _Group, left: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return what a group's cause adds to each of its operations.
+def _effect(group: _Group, left: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return what a group's cause adds to each of its operations, and how much that explains.
 
     A factor is that of the operations that it brings nearer to what is measured.
     """
     own, base = left[group.rows], predicted[group.rows]
+    whole = float(np.abs(own).sum())
     if not group.factor:
-        return np.where(abs(own.sum()) > np.abs(own).sum() / 2, own, 0.0)
+        effect = np.where(abs(own.sum()) > whole / 2, own, 0.0)
+        return effect, float(abs(effect.sum()))
     known = base > 0
     if not known.any():
-        return np.zeros(len(own))
+        return np.zeros(len(own)), 0.0
     ratios = own[known] / base[known]
     order = np.argsort(ratios)
     weights = np.cumsum(base[known][order])
     effect = float(ratios[order][np.searchsorted(weights, weights[-1] / 2)]) * base
-    return np.where(np.abs(own - effect) < np.abs(own), effect, 0.0)
-
-
-def _explained(group: _Group, left: np.ndarray, effect: np.ndarray) -> float:
-    own = left[group.rows]
-    if not group.factor:
-        return float(abs(effect.sum()))
-    whole = float(np.abs(own).sum())
+    effect = np.where(np.abs(own - effect) < np.abs(own), effect, 0.0)
     explained = whole - float(np.abs(own - effect).sum())
-    return 0.0 if group.rank == EVERYTHING and explained < UNIFORM * whole else explained
+    enough = group.rank != EVERYTHING or explained >= UNIFORM * whole
+    return effect, explained if enough else 0.0
 
 
 def _finding(

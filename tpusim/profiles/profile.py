@@ -53,8 +53,7 @@ class Profile(ShortRepr):
     @property
     def main(self) -> str:
         """The program that takes most of the time: that of the steps."""
-        found = self.steps.groupby("program", sort=False)["duration_ps"].sum()
-        return str(found.idxmax())
+        return str(self.steps.groupby("program", sort=False)["duration_ps"].sum().idxmax())
 
     def program(self, name: str = "") -> Compiled | None:
         """Return a program as `simulate` replays it; None if the profile does not hold it.

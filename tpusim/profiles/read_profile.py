@@ -12,7 +12,7 @@ import pandas as pd
 from tpusim.base.errors import FileError, blame
 from tpusim.base.text_files import A_PROFILE, PROFILES, path_of, read_bytes
 from tpusim.base.units import format_bytes
-from tpusim.hardware import Chip, chip_names, load_chip
+from tpusim.hardware import chip_names, load_chip
 from tpusim.profiles.operations import operation_table, stacked, step_table
 from tpusim.profiles.profile import Profile
 from tpusim.profiles.recorded import About, DeviceEvents, Recorded, clean
@@ -103,6 +103,9 @@ def _profile(name: str, recorded: Recorded, note: str) -> Profile:
         _name_programs(device)
     operations = stacked([operation_table(device) for device in devices])
     steps = pd.concat([step_table(device) for device in devices], ignore_index=True)
+    core = operations[~operations["asynchronous"]]
+    busy = core.groupby(["device", "step"], observed=True)["self_ps"].sum()
+    keys = pd.MultiIndex.from_frame(steps[["device", "step"]])
     chip = chip_of(recorded.kind)
     impossible = sum(each.impossible for device in devices for each in device.all_events)
     left_out = "s are left out" if impossible > 1 else " is left out"
@@ -116,9 +119,9 @@ def _profile(name: str, recorded: Recorded, note: str) -> Profile:
         name=name,
         kind=recorded.kind,
         chip=chip,
-        clock_hz=_clock(recorded.peak_flops, load_chip(chip)) if chip else 0.0,
+        clock_hz=_clock(chip, recorded.peak_flops),
         operations=operations,
-        steps=steps.assign(busy_ps=_busy(operations, steps)),
+        steps=steps.assign(busy_ps=busy.reindex(keys, fill_value=0).to_numpy()),
         programs=recorded.programs,
         notes=tuple(filter(None, notes)),
     )
@@ -144,14 +147,6 @@ def _name_programs(device: DeviceEvents) -> None:
     device.programs.add(first, max(ends) - first, device.programs.number(About(ALL_OPERATIONS)))
 
 
-def _busy(operations: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
-    """Return the self times of the operations on the core in each execution."""
-    core = operations[~operations["asynchronous"]]
-    found = core.groupby(["device", "step"], observed=True)["self_ps"].sum()
-    keys = pd.MultiIndex.from_frame(steps[["device", "step"]])
-    return pd.Series(found.reindex(keys, fill_value=0).to_numpy(), index=steps.index)
-
-
 def chip_of(kind: str) -> str:
     """Return the name of the chip that a profiler calls `kind`; empty if it is none of ours.
 
@@ -163,6 +158,9 @@ def chip_of(kind: str) -> str:
     return name if name in chip_names() else ""
 
 
-def _clock(peak_flops: float, chip: Chip) -> float:
-    """Return the clock at which a chip's arrays have a peak in FLOP/s."""
-    return chip.clock * peak_flops / chip.full_peak if peak_flops else 0.0
+def _clock(chip: str, peak_flops: float) -> float:
+    """Return the clock at which a chip's arrays have a peak in FLOP/s; 0 if either is unknown."""
+    if not chip or not peak_flops:
+        return 0.0
+    known = load_chip(chip)
+    return known.clock * peak_flops / known.full_peak
