@@ -178,18 +178,13 @@ def clean(text: str) -> str:
     return _FILE.sub(r"\1\2", _PATH.sub("", _CODE.sub("…", visible(text))))
 
 
-def place_of(path: str) -> str:
-    """Return the file and line of a path, without its folders, which may name a user."""
-    return visible(path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1])
-
-
 def about_of(name: str, facts: Mapping[str, object]) -> About:
     """Return what a profiler's statistics say of an operation.
 
     name: of the instruction, or its HLO line.
     facts: by XProf's names, such as `hlo_category`.
     """
-    text = str(facts.get("long_name", ""))
+    text, source = (str(facts.get(key, "")) for key in ("long_name", "source"))
     return About(
         instruction=clean(name.split(" = ")[0].lstrip("%")),
         category=clean(str(facts.get("hlo_category", ""))),
@@ -197,7 +192,7 @@ def about_of(name: str, facts: Mapping[str, object]) -> About:
         shape=clean(str(facts.get("shape_with_layout", ""))),
         flops=_number(facts, "model_flops", "flops"),
         bytes=_number(facts, "raw_bytes_accessed", "bytes_accessed"),
-        source=place_of(str(facts.get("source", ""))),
+        source=visible(source.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]),
         scope=clean(str(facts.get("tf_op", "")).rstrip(":")),
     )
 
