@@ -105,6 +105,7 @@ class Recorded:
     programs: HLO protos by the names of programs.
     kind: the device's kind as the profiler states it, such as `TPU v6 Lite`; empty if unknown.
     peak_flops: of a device per second, as the profiler states it; 0 if unknown.
+    epoch_ns: the first timestamp that counts from 1970; 0 if none does.
     notes: why parts are missing, in sentences.
     """
 
@@ -113,6 +114,7 @@ class Recorded:
     programs: Mapping[str, bytes] = field(default_factory=dict)
     kind: str = ""
     peak_flops: float = 0.0
+    epoch_ns: int = 0
     notes: tuple[str, ...] = ()
 
     def begin_at_zero(self) -> None:
@@ -127,12 +129,10 @@ class Recorded:
 
         plane: such as `/device:TPU:0`. line: such as `XLA Ops`.
         """
-        tpu = _TPU.fullmatch(plane)
-        kind = (_SPARSE_LINES if tpu and tpu[2] else LINES).get(line)
-        if tpu is None or kind is None:
+        if not (tpu := _TPU.fullmatch(plane)):
             return None
-        events: Events = getattr(self.device(tpu[1]), kind)
-        return events
+        kind = (_SPARSE_LINES if tpu[2] else LINES).get(line)
+        return getattr(self.device(tpu[1]), kind) if kind else None
 
     def device(self, name: str) -> DeviceEvents:
         """Return the device of a name, such as `TPU:0`, which is made if need be."""
