@@ -79,30 +79,26 @@ class MeasuredSteps:
         take longer is a part of its own, spread over all. The picoseconds are whole, rounded so
         that they sum to the mean step: each is less than one off.
         """
-        rows = [*self._work(), *self._outside()]
-        frame = pd.DataFrame(rows, columns=["operation", "layer", "kind", "exact"])
+        frame = pd.DataFrame(self._parts(), columns=["operation", "layer", "kind", "exact"])
         frame["measured_ps"] = apportioned(frame.pop("exact"))
         frame["measured_order"] = range(len(frame))
         return frame[frame["measured_ps"] != 0]
 
-    def _work(self) -> Iterator[tuple[str, int, str, Fraction]]:
-        typical = self.typical
+    def _parts(self) -> Iterator[tuple[str, int, str, Fraction]]:
+        """Yield operations, idle time and slow steps, and then the time between executions."""
+        runs, typical, kinds = self.executions, self.typical, self.facts["kind"]
         sums = self.picoseconds(typical, "operation", "layer")
-        kinds = self.facts["kind"]
-        for key, total in zip(sums.index.tolist(), sums.tolist(), strict=True):
-            yield key[0], int(key[1]), str(kinds[key[0]]), Fraction(int(total), len(typical))
+        for (name, layer), total in zip(sums.index.tolist(), sums.tolist(), strict=True):
+            yield name, int(layer), str(kinds[name]), Fraction(total, len(typical))
         took = int(typical["duration_ps"].sum())
         yield IDLE, -1, IDLE, Fraction(took - int(sums.sum()), len(typical))
-        slower = Fraction(int(self.executions["duration_ps"].sum()), len(self.executions))
-        yield SLOW_STEPS, -1, SLOW_STEPS, slower - Fraction(took, len(typical))
-
-    def _outside(self) -> Iterator[tuple[str, int, str, Fraction]]:
-        """Yield the time between executions."""
-        gaps = self.executions[self.executions["gap_ps"] >= 0]
+        slower = Fraction(int(runs["duration_ps"].sum()), len(runs)) - Fraction(took, len(typical))
+        yield SLOW_STEPS, -1, SLOW_STEPS, slower
+        gaps = runs[runs["gap_ps"] >= 0]
         if len(gaps):
-            yield BETWEEN_STEPS, -1, HOST, Fraction(int(gaps["gap_ps"].sum()), len(gaps))
-            others = Fraction(int(gaps["others_ps"].sum()), len(gaps))
-            yield OTHER_PROGRAMS, -1, OTHER_PROGRAMS, others
+            pause, others = (int(gaps[name].sum()) for name in ("gap_ps", "others_ps"))
+            yield BETWEEN_STEPS, -1, HOST, Fraction(pause, len(gaps))
+            yield OTHER_PROGRAMS, -1, OTHER_PROGRAMS, Fraction(others, len(gaps))
 
 
 def measured_steps(profile: Profile) -> MeasuredSteps:

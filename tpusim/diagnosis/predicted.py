@@ -145,14 +145,11 @@ class _LayerClock:
         found, begins = np.zeros(count, np.int64), np.full(count, np.iinfo(np.int64).max)
         for record in records:
             starts = _starts([record])
-            layers = self._layers(loop, count, starts)
+            layers = (np.searchsorted(self.begins[loop], starts, side="right") - 1).clip(0) % count
+            layers = count - 1 - layers if loop in self.backward else layers
             found += record.duration_ps * np.bincount(layers, minlength=count)
             np.minimum.at(begins, layers, starts)
         yield from zip(range(count), found.tolist(), begins.tolist(), strict=True)
-
-    def _layers(self, loop: str, count: int, starts: np.ndarray) -> np.ndarray:
-        at = (np.searchsorted(self.begins[loop], starts, side="right") - 1).clip(0) % count
-        return np.asarray(count - 1 - at if loop in self.backward else at)
 
 
 def _starts(records: list[Record]) -> np.ndarray:
