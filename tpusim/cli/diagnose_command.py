@@ -3,31 +3,29 @@
 from collections.abc import Sequence
 
 from tpusim.base.errors import FileError, blame
+from tpusim.cli.simulate_command import read_arguments
 from tpusim.results import Result
-from tpusim.runfile import read_one_plan
 from tpusim.simulation import simulate
 
-RUN_ENDING = ".toml"
 
+def prediction_of(
+    path: str | None, maxtext: str | None, settings: Sequence[str], pod: str | None
+) -> Result | None:
+    """Return the result of a run file, a MaxText config or a compiled program; None for neither.
 
-def prediction_of(path: str | None, settings: Sequence[str], pod: str | None) -> Result | None:
-    """Return the result of a run file or of a compiled program; None where no path is given.
-
-    settings: changes of the run file. pod: the slice of a compiled program.
+    settings: changes of the plan. pod: the slice of a program or of a MaxText config.
     """
-    if path is None:
-        return None
-    if path.endswith(RUN_ENDING) or path == "-":
-        if pod is not None:
-            raise FileError(
-                f"--slice is for compiled programs; a run file names its slice: write "
-                f"--set slice.name={pod}"
-            )
-        run = read_one_plan(path, settings)
+    if path is not None and maxtext is not None:
+        raise FileError(f"{path} and --maxtext are both predictions; give one")
+    if maxtext is not None or (path is not None and (path == "-" or path.endswith(".toml"))):
+        words = [] if path is None else [path]
+        run = read_arguments(words, settings, maxtext, pod, verbose=False)
         with blame(run.where):
             return simulate(run.model, run.plan, run.pod, input=run.input)
     if settings:
-        raise FileError(f"--set changes a run file, and {path} is a program; leave --set out")
+        raise FileError("--set changes a plan, and none is given; give a run file, or leave it out")
+    if path is None:
+        return None
     from tpusim.compiler import load
 
     return simulate(load(path), pod=pod)

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated
 
 from tpusim.base.collection import garbage_collector_on
-from tpusim.base.errors import FileError, blame
+from tpusim.base.errors import blame
 from tpusim.base.json_text import json_text
 from tpusim.cli.app import (
     AsJson,
@@ -32,6 +32,9 @@ def diagnose(
     out: ReportFolder = None,
     html: PageOption = True,
     settings: RunSettings = None,
+    maxtext: Annotated[
+        str | None, option("--maxtext", "CONFIG", "Its MaxText config, in place of RUN.toml.")
+    ] = None,
     pod: Annotated[
         str | None, option("--slice", "SLICE", "That ran it, if the profile does not say: v6e-8.")
     ] = None,
@@ -44,12 +47,10 @@ def diagnose(
     from tpusim.diagnosis import diagnose, write_diagnosis
     from tpusim.profiles import read_profile
 
-    if settings and run is None:
-        raise FileError("--set changes a run file, and none is given; give one, or leave --set out")
     folder = tried_folder(out, "report")
     with show_work("reading and simulating", quiet=quiet):
         profile = read_profile(path)
-        prediction = prediction_of(run, settings or (), pod)
+        prediction = prediction_of(run, maxtext, settings or (), pod)
         with blame(profile.name):
             found = diagnose(profile, prediction, pod=pod if prediction is None else None)
     text = json_text(found.facts()) if as_json else str(found)

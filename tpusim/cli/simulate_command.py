@@ -6,11 +6,12 @@ from pathlib import Path
 from tpusim.base.errors import FileError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_width import printed_on, unbroken
+from tpusim.base.units import format_bytes
 from tpusim.cli.explanations import Explanation, find_explanation
 from tpusim.cli.progress import show_work
-from tpusim.program import program_text
+from tpusim.program import program_heap, program_text
 from tpusim.report import as_maxtext, check_folder, document, perfect_compiler, write_report
-from tpusim.results import Result, entry
+from tpusim.results import PlanResult, Result, entry
 from tpusim.results.summary import summary
 from tpusim.runfile import SimulationRun, read_one_plan
 from tpusim.simulation import simulate
@@ -79,6 +80,7 @@ def simulate_run_file(
     said = [
         *(("note", note) for note in run.notes),
         *([("FLOPs", run.counts)] if run.counts else []),
+        *([("memory", printed_memory(result))] if run.counts else []),
     ]
     if said:
         parts.append("\n".join(line for label, text in said for line in entry(label, text)))
@@ -86,6 +88,17 @@ def simulate_run_file(
         parts.append("\n".join(run.measured.beside(result.step_time_s)))
     parts += extra_parts(result, folder, explanation, program=program, stats=stats)
     return "\n\n".join(parts)
+
+
+def printed_memory(result: PlanResult) -> str:
+    """Return the sentence with the HBM that MaxText prints of its compiled step."""
+    total, temp = result.reported_hbm_bytes, result.reported_temp_bytes
+    over = temp - program_heap(result.program)
+    twice = f", which counts {format_bytes(over)} twice up to libtpu 0.0.42.1" * (over > 0)
+    return (
+        f"MaxText prints {format_bytes(total)} per device: arguments {format_bytes(total - temp)}, "
+        f"temp size {format_bytes(temp)}{twice}"
+    )
 
 
 def find_ways_to_fit(result: Result, *, quiet: bool) -> None:

@@ -13,7 +13,11 @@ from tpusim.diagnosis.measured import MeasuredSteps
 from tpusim.diagnosis.predicted import COLUMNS
 
 ABOUT = ("kind", "axis", "phase", "scope", "line", "bound")
+ORDERS = ("measured_order", "predicted_order")
 TIMES = ("measured_ps", "predicted_ps", "difference_ps")
+
+LEAST_KNOWN = 0.5
+"""The fraction of a kind's time of which a profile knows the pass, from which it counts."""
 
 SHORTEST_WORD = 3
 """Letters of a word that both sides have; `d`, `dx` and `dw` are no names of weights."""
@@ -67,8 +71,8 @@ def by_instruction(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFr
     """
     predicted = _same_layers(measured, predicted)
     times = pd.merge(
-        measured[["operation", "layer", "measured_ps"]],
-        predicted[["operation", "layer", "predicted_ps"]],
+        measured[["operation", "layer", "measured_ps", ORDERS[0]]],
+        predicted[["operation", "layer", "predicted_ps", ORDERS[1]]],
         how="outer",
         on=["operation", "layer"],
         sort=False,
@@ -116,6 +120,16 @@ def shared_word(parts: pd.DataFrame, words: set[str]) -> pd.Series:
     return parts["scope"].map(last)
 
 
+def known_to_both(parts: pd.DataFrame) -> pd.DataFrame:
+    """Return parts without pass, weight or axes in kinds of which the profile hardly knows them."""
+    whole = parts.groupby("kind")["measured_ps"].sum()
+    for column in ("phase", "axis", "of"):
+        known = parts[parts[column] != ""].groupby("kind")["measured_ps"].sum()
+        unknown = whole.index[known.reindex(whole.index, fill_value=0) < LEAST_KNOWN * whole]
+        parts = parts.assign(**{column: parts[column].mask(parts["kind"].isin(unknown), "")})
+    return parts
+
+
 def shared_names(parts: pd.DataFrame) -> pd.Series:
     """Return what each part is in words that both sides have: pass, kind, weight (`of`), axes."""
     kinds = parts["kind"].replace(VECTOR, "vector work")
@@ -133,6 +147,9 @@ def with_difference(parts: pd.DataFrame) -> pd.DataFrame:
     times = {
         name: parts[name].fillna(0).astype("int64") if name in parts else 0 for name in TIMES[:2]
     }
-    parts = parts.assign(**times)
+    orders = {
+        name: parts[name].fillna(-1).astype("int64") if name in parts else -1 for name in ORDERS
+    }
+    parts = parts.assign(**times, **orders)
     parts["difference_ps"] = parts["measured_ps"] - parts["predicted_ps"]
-    return parts[["operation", "layer", *ABOUT, *TIMES]]
+    return parts[["operation", "layer", *ABOUT, *TIMES, *ORDERS]]

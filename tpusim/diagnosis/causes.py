@@ -30,6 +30,9 @@ best one does."""
 LEAST_SAID, MOST_SAID = 0.01, 3
 """Where nothing is predicted: the least fraction of a step that is said, and so many operations."""
 
+EVERYTHING, UNIFORM = 3, 0.8
+"""The rank of the group of all operations, and what it has to explain of all differences."""
+
 HIDDEN = 0.02
 """The fraction of a collective's exposed time that still counts as hidden."""
 
@@ -100,9 +103,9 @@ def largest(units: pd.DataFrame, step_ps: int) -> Iterator[Finding]:
 def _groups(units: pd.DataFrame) -> Iterator[_Group]:
     """Yield each operation alone, and those of a kind, a resource, an axis, and all together."""
     places = np.arange(len(units))
-    yield _Group("step", "all operations", places, True, rank=3)
+    yield _Group("step", "all operations", places, True, EVERYTHING)
     for at, name in enumerate(units.index):
-        yield _Group("operation", str(name), places[at : at + 1], False, rank=0)
+        yield _Group("operation", str(name), places[at : at + 1], False, 0)
     work = ~units["kind"].isin(WAITS)
     for kind, mine in units[work].groupby("kind"):
         yield _Group(str(kind), _PLURALS.get(str(kind), str(kind)), _at(units, mine), True)
@@ -110,7 +113,7 @@ def _groups(units: pd.DataFrame) -> Iterator[_Group]:
         yield _Group(str(bound), f"operations bound by {bound}", _at(units, mine), True)
     for of, mine in units[work & (units["of"] != "")].groupby("of"):
         if len(mine) > 1:
-            yield _Group(str(of), f"operations of `{of}`", _at(units, mine), True, rank=2)
+            yield _Group(str(of), f"operations of `{of}`", _at(units, mine), True, 2)
     moving = units[units["kind"].isin(COLLECTIVES)]
     for axis, mine in moving[moving["axis"] != ""].groupby("axis"):
         yield _Group(f"axis {axis}", f"collectives over {axis}", _at(units, mine), False)
@@ -144,7 +147,9 @@ def _explained(group: _Group, left: np.ndarray, effect: np.ndarray) -> float:
     own = left[group.rows]
     if not group.factor:
         return float(abs(effect.sum()))
-    return float(np.abs(own).sum() - np.abs(own - effect).sum())
+    whole = float(np.abs(own).sum())
+    explained = whole - float(np.abs(own - effect).sum())
+    return 0.0 if group.rank == EVERYTHING and explained < UNIFORM * whole else explained
 
 
 def _finding(

@@ -14,6 +14,7 @@ from tpusim.diagnosis.alignment import (
     TIMES,
     after,
     by_instruction,
+    known_to_both,
     measured_parts,
     shared_names,
     shared_word,
@@ -25,7 +26,6 @@ from tpusim.diagnosis.causes import causes, largest
 from tpusim.diagnosis.diagnosis import Diagnosis
 from tpusim.diagnosis.finding import Finding
 from tpusim.diagnosis.kinds import HOST, INPUT, SLOW_STEPS
-from tpusim.diagnosis.layer_timelines import layer_timelines
 from tpusim.diagnosis.measured import MeasuredSteps, measured_steps
 from tpusim.diagnosis.predicted import predicted_parts
 from tpusim.diagnosis.variation import variation
@@ -75,7 +75,6 @@ def diagnose(
     predicted = 0 if result is None else result.timeline.total_ps
     kinds = dict(zip(parts["operation"], parts["kind"], strict=True))
     steps = steps.named(kinds)
-    layer, timelines = layer_timelines(profile, steps, result, kinds)
     return Diagnosis(
         profile=profile.name,
         program=steps.program.partition("(")[0],
@@ -87,8 +86,6 @@ def diagnose(
         parts=parts,
         findings=tuple(_findings(steps, parts, units, predicted=result is not None)),
         notes=tuple(dict.fromkeys((*profile.notes, *_notes(profile, steps, result, why, units)))),
-        layer=layer,
-        timelines=timelines,
     )
 
 
@@ -153,7 +150,9 @@ def _parts(
         named, _ = replayed(profile, result.pod, dict(result.plan.mesh))
         if named is not None:
             measured = by_instruction(measured, predicted_parts(named, steps.transposed))
-            measured = measured[measured["measured_ps"] != 0].drop(columns=[*TIMES[1:]])
+            measured = measured[measured["measured_ps"] != 0].drop(
+                columns=[*TIMES[1:], "predicted_order"]
+            )
     return side_by_side(measured, predicted), shared_words(measured, predicted)
 
 
@@ -184,7 +183,7 @@ def _units(parts: pd.DataFrame, result: Result | None, words: set[str]) -> pd.Da
     """
     own = parts[~parts["kind"].isin((SLOW_STEPS, HOST, INPUT))]
     if isinstance(result, PlanResult):
-        own = own.assign(of=shared_word(own, words))
+        own = known_to_both(own.assign(of=shared_word(own, words)))
         names = shared_names(own)
     else:
         own = own.assign(of=own["line"])

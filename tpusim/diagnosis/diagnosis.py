@@ -1,7 +1,7 @@
 """A diagnosis: where a measured and a predicted step differ, and the sentences that say so."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,6 +19,8 @@ from tpusim.results import entry
 FINDINGS_SHOWN = 5
 KINDS_SHOWN = 12
 REST = "(none)"
+LEAST_LAYERS = 0.3
+"""The fraction of a step that layers take, from which one of them is drawn alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -33,11 +35,10 @@ class Diagnosis(ShortRepr):
     predicted_ps: 0 if nothing predicted it.
     parts: one row for each operation and layer that either side has, with `operation`, `layer`
         (-1 outside of layers), `kind`, `axis`, `phase`, `scope`, `line`, `bound` and the times
-        `measured_ps`, `predicted_ps` and `difference_ps`, which sum to those of the steps.
+        `measured_ps`, `predicted_ps` and `difference_ps`, which sum to those of the steps;
+        `measured_order` and `predicted_order` are places in the order of time, -1 for none.
     findings: in sentences: first what varies, then what differs, each the largest first.
     notes: what is unknown, in sentences.
-    layer: the one whose timelines are drawn, in words.
-    timelines: what a core does in it, by side: `measured`, and `predicted`.
     """
 
     profile: str
@@ -50,8 +51,6 @@ class Diagnosis(ShortRepr):
     parts: pd.DataFrame
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
-    layer: str = ""
-    timelines: Mapping[str, Sequence[CoreBar]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sums = self.parts[[*TIMES]].sum()
@@ -99,9 +98,30 @@ class Diagnosis(ShortRepr):
         found = parts.groupby([*columns], sort=False)[[*TIMES]].sum()
         return found.sort_values("difference_ps", key=abs, ascending=False, kind="stable")
 
+    @property
+    def layer(self) -> int:
+        """The middle one of the layers that both sides have; -1, the whole step, for few."""
+        sides = TIMES[:2] if self.prediction else TIMES[:1]
+        found = self.by_layer
+        found = found[(found.index >= 0) & (found[[*sides]] > 0).all(axis=1)]
+        if found["measured_ps"].sum() < LEAST_LAYERS * self.measured_ps:
+            return -1
+        return int(found.index[len(found) // 2])
+
+    def timelines(self) -> dict[str, list[CoreBar]]:
+        """Return what a core does in `layer`, by side, in order: means of all steps and devices."""
+        parts = self.parts if self.layer < 0 else self.parts[self.parts["layer"] == self.layer]
+        found = {}
+        for side in ("measured", "predicted"):
+            mine = parts[parts[f"{side}_ps"] > 0].sort_values(f"{side}_order")
+            rows = zip(mine["operation"], mine["kind"], mine[f"{side}_ps"], strict=True)
+            found[side] = [CoreBar(*row) for row in rows]
+        return {side: bars for side, bars in found.items() if bars}
+
     def plot(self) -> Any:
         """Draw one layer on the measured and on the predicted timeline; returns matplotlib axes."""
-        return plot_timelines(f"{self.title}: {self.layer}, one device", self.timelines)
+        where = "the step" if self.layer < 0 else f"layer {self.layer}"
+        return plot_timelines(f"{self.title}: {where}, a mean", self.timelines())
 
     def facts(self) -> Mapping[str, Any]:
         """Return the content of `diagnose.json`, as plain data."""

@@ -42,20 +42,18 @@ def write_diagnosis(diagnosis: Diagnosis, folder: Path | str, *, html: bool = Tr
         "diagnose.json": f"{json_text(diagnosis.facts())}\n".encode(),
         "parts.csv": frame_csv(diagnosis.parts).encode(),
     }
-    if diagnosis.timelines:
-        from tpusim.report.figures.render import figure_files
+    from tpusim.report.figures.render import figure_files
 
-        title = f"{diagnosis.title}: {diagnosis.layer}, one device"
-        files |= figure_files("timelines", diagnosis.plot, title)
+    files |= figure_files("timelines", diagnosis.plot, diagnosis.title)
     if html:
-        files["report.html"] = diagnosis_page(diagnosis, files.get("timelines.png", b"")).encode()
+        files["report.html"] = diagnosis_page(diagnosis, files["timelines.png"]).encode()
     write_files(Path(folder), files)
 
 
-def diagnosis_page(diagnosis: Diagnosis, figure: bytes = b"") -> str:
+def diagnosis_page(diagnosis: Diagnosis, figure: bytes) -> str:
     """Return the diagnosis as one HTML page that needs no other file.
 
-    figure: the PNG of both timelines; none for an empty one.
+    figure: the PNG of both timelines.
     """
     columns = TIMES if diagnosis.prediction else TIMES[:1]
     tables = [(key, title, _rows(diagnosis.by(key), columns)) for key, title in TABLES.items()]

@@ -70,6 +70,7 @@ class MeasuredSteps:
     def mean(self) -> pd.DataFrame:
         """Return the mean step: `operation`, `layer`, `kind` and `measured_ps` of each part.
 
+        `measured_order` is their place in the order of time.
         Operations and idle time are means of the executions that are not slow, and what slow ones
         take longer is a part of its own, spread over all. The picoseconds are whole, rounded so
         that they sum to the mean step: each is less than one off.
@@ -77,6 +78,7 @@ class MeasuredSteps:
         rows = [*self._work(), *self._outside()]
         frame = pd.DataFrame(rows, columns=["operation", "layer", "kind", "exact"])
         frame["measured_ps"] = apportioned(frame.pop("exact"))
+        frame["measured_order"] = range(len(frame))
         return frame[frame["measured_ps"] != 0]
 
     def _work(self) -> Iterator[tuple[str, int, str, Fraction]]:

@@ -17,12 +17,12 @@ from tpusim.diagnosis.kinds import HOST, IDLE, INPUT
 from tpusim.diagnosis.measured import apportioned
 from tpusim.engine import Record
 from tpusim.program import Call, Collective, Loop, Op, Program, Single, Transfer
-from tpusim.report.figures.two_timelines import CoreBar
 from tpusim.results import Result, core_records, operation_of, operations_by_name
 from tpusim.results.critical_path import lane_bounds
 
 COLUMNS = (
-    "operation", "layer", "kind", "axis", "phase", "scope", "line", "bound", "predicted_ps",
+    "operation", "layer", "kind", "axis", "phase", "scope", "line", "bound", "predicted_order",
+    "predicted_ps",
 )  # fmt: skip
 
 _HOSTS = {DISPATCH: HOST, INPUT_LABEL: INPUT}
@@ -34,7 +34,7 @@ def predicted_parts(result: Result, transposed: Collection[str] | None = None) -
 
     An operation has the core's time in it and in waits for it, a mean of all devices. In a loop it
     has a row for each iteration of that loop, its `layer`; else its layer is -1. `bound` is the
-    resource that it needs longest.
+    resource that it needs longest, `predicted_order` its place in the order of time.
 
     transposed: operations of backward passes, whose loops run from the last layer to the first; by
         default those of that phase.
@@ -48,33 +48,18 @@ def predicted_parts(result: Result, transposed: Collection[str] | None = None) -
         for name, mine in records.items():
             about = _about(known.get(name), mine[0].label, str(mine[0].phase))
             bound = bounds[lane].of(name, mine[0].label).resource
-            for layer, picoseconds in layers.times(name, mine):
+            for layer, picoseconds, begin in layers.times(name, mine):
                 share = Fraction(devices * picoseconds, timeline.core_count)
-                rows.append((_AGAIN.sub("", name), layer, *about, bound, share))
+                rows.append((_AGAIN.sub("", name), layer, *about, bound, begin, share))
     left = timeline.total_ps - sum((row[-1] for row in rows), Fraction(0))
-    rows.append((IDLE, -1, IDLE, "", "", "", "", "", left))
+    rows.append((IDLE, -1, IDLE, "", "", "", "", "", timeline.total_ps, left))
     frame = pd.DataFrame(rows, columns=COLUMNS)
     frame["predicted_ps"] = apportioned(frame["predicted_ps"])
+    frame = frame.sort_values("predicted_order", kind="stable")
     first = dict.fromkeys(COLUMNS[2:-1], "first")
     sums = frame.groupby(["operation", "layer"], sort=False)
-    return sums.agg({**first, "predicted_ps": "sum"}).reset_index()
-
-
-def core_bars(
-    result: Result, transposed: Collection[str] | None = None
-) -> list[tuple[int, CoreBar]]:
-    """Return what the first core does in a step, in order of time, each with its layer or -1."""
-    known = operations_by_name(result.program_of(0))
-    records, layers = _core(result, 0, transposed)
-    found = []
-    for name, mine in records.items():
-        kind, bare = _about(known.get(name), mine[0].label, "")[0], _AGAIN.sub("", name)
-        for record in mine:
-            found += [
-                (layer, CoreBar(bare, kind, start, record.duration_ps))
-                for layer, start in layers.starts(name, record)
-            ]
-    return sorted(found, key=lambda each: each[1].start_ps)
+    found = sums.agg({**first, "predicted_ps": "sum"}).reset_index()
+    return found.assign(predicted_order=range(len(found)))
 
 
 def _core(
@@ -147,26 +132,23 @@ class _LayerClock:
         backward = frozenset(chosen[name][0] for name in transposed if name in chosen)
         return cls({loop: _starts(tasks) for loop, tasks in first.items()}, chosen, backward)
 
-    def times(self, name: str, records: list[Record]) -> Iterator[tuple[int, int]]:
-        """Yield the picoseconds of an operation in each iteration; -1 if it is in no loop."""
+    def times(self, name: str, records: list[Record]) -> Iterator[tuple[int, int, int]]:
+        """Yield the picoseconds of an operation in each iteration, and when it first begins.
+
+        The iteration is -1 if it is in no loop.
+        """
         loop, count = self.loops.get(name, ("", 1))
         if loop not in self.begins:
-            yield -1, sum(record.total_ps for record in records)
+            first = min(record.start_ps for record in records)
+            yield -1, sum(record.total_ps for record in records), first
             return
-        found = np.zeros(count, np.int64)
+        found, begins = np.zeros(count, np.int64), np.full(count, np.iinfo(np.int64).max)
         for record in records:
-            layers = self._layers(loop, count, _starts([record]))
-            found += record.duration_ps * np.bincount(layers, minlength=count)
-        yield from enumerate(map(int, found))
-
-    def starts(self, name: str, record: Record) -> Iterator[tuple[int, int]]:
-        """Yield layer and start of each repetition of a record."""
-        loop, count = self.loops.get(name, ("", 1))
-        starts = _starts([record])
-        layers = np.full(len(starts), -1)
-        if loop in self.begins:
+            starts = _starts([record])
             layers = self._layers(loop, count, starts)
-        yield from zip(map(int, layers), map(int, starts), strict=True)
+            found += record.duration_ps * np.bincount(layers, minlength=count)
+            np.minimum.at(begins, layers, starts)
+        yield from zip(range(count), found.tolist(), begins.tolist(), strict=True)
 
     def _layers(self, loop: str, count: int, starts: np.ndarray) -> np.ndarray:
         at = (np.searchsorted(self.begins[loop], starts, side="right") - 1).clip(0) % count

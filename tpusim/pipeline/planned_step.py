@@ -102,6 +102,7 @@ def planned_step(model: Architecture, plan: Plan, pod: Slice) -> PlannedStep:
     """
     plan.check_together()
     check_switches(plan.compiler.without_passes)
+    plan = plan.as_compiled
     graph = planned_graph(model, plan)
     if not plan.active_schedule:
         partitioned = partitioned_graph(graph, plan)

@@ -49,7 +49,7 @@ class Numerics:
 
     compute: of matmuls and activations.
     param: of stored weights.
-    grad: of the stacked gradients.
+    grad: of the stacked gradients; with f32 weights MaxText stacks those of the layers in f32.
     moment: of the optimizer's moments.
     second_moment: of the optimizer's second moments; empty for `moment`. `mu_dtype` of optax is
         the first moment's alone.

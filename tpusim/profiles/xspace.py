@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from tpusim.base.errors import FileError
+from tpusim.profiles.cpu_events import HOST_PLANE, read_cpus
 from tpusim.profiles.recorded import About, Events, Recorded, about_of, clean
 from tpusim.profiles.xspace_schema import Event, Line, Plane, Space
 
@@ -30,6 +31,7 @@ def read_xspace(data: bytes) -> Recorded:
         raise FileError(CORRUPT)
     del data
     epoch: list[int] = []
+    host: bytes = b""
     for packed in space.planes:
         plane = _decoded(Plane, packed)
         name = _text(plane.name)
@@ -37,6 +39,10 @@ def read_xspace(data: bytes) -> Recorded:
             recorded.programs = {**recorded.programs, **dict(_programs(plane))}
         elif recorded.add_plane(name):
             _read_device(plane, name, recorded, epoch)
+        elif name == HOST_PLANE:
+            host = packed
+    if host and not recorded.devices and not recorded.others:
+        _read_host(_decoded(Plane, host), recorded)
     if epoch:
         recorded.begin_at_zero()
     return recorded
@@ -103,6 +109,17 @@ def _read_device(plane: Any, name: str, recorded: Recorded, epoch: list[int]) ->
             epoch.append(line.timestamp_ns)
         first = epoch[0] if line.timestamp_ns > EPOCH_NS else 0
         _read_line(line, 1000 * (line.timestamp_ns - first), table, events)
+
+
+def _read_host(plane: Any, recorded: Recorded) -> None:
+    table = _PlaneTable.of(plane)
+
+    def facts(packed: bytes) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        for each in _decoded(Line, packed).events:
+            event = _decoded(Event, each)
+            yield event.offset_ps, event.duration_ps, dict(_facts(event.stats, table.statistics))
+
+    read_cpus(plane, facts, recorded)
 
 
 def _read_line(line: Any, base: int, table: _PlaneTable, events: Events) -> None:

@@ -5,6 +5,7 @@ It knows no model and no hardware. A plan and an HLO file both become such a pro
 
 from tpusim.base.phase import Phase as Phase
 from tpusim.program.buffer_walk import program_heap as program_heap
+from tpusim.program.buffer_walk import reported_heap as reported_heap
 from tpusim.program.convolution_shapes import convolution_work as convolution_work
 from tpusim.program.convolution_shapes import rearrangements as rearrangements
 from tpusim.program.grouped_matmul import LANES as LANES

@@ -48,6 +48,6 @@ def _dtypes(plan: Plan, left: set[str]) -> Iterator[tuple[str, str]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for name, (key, field) in _STORED.items():
         if key in left and not (name == "moments" and plan.optimizer.name == "sgd"):
-            found.setdefault(plan.dtypes.of(field), []).append((key, name))
+            found.setdefault(plan.as_compiled.dtypes.of(field), []).append((key, name))
     for dtype, named in found.items():
         yield named[0][0], f"{dtype} {' and '.join(name for _, name in named)}"

@@ -12,13 +12,13 @@ from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_graph
 from tpusim.plan import CIRCULAR, Plan
 from tpusim.plan.numerics import NARROW_DTYPES
-from tpusim.program import Single
+from tpusim.program import Single, reported_heap
 from tpusim.results.circular_iterations import iterations_of, unread_ps
 from tpusim.results.deciding_defaults import deciding_defaults
 from tpusim.results.fit import Fit, fit_of, fit_of_odds
 from tpusim.results.hbm_features import hbm_features
 from tpusim.results.input_use import InputUse
-from tpusim.results.result import BUBBLE_LABEL, Result
+from tpusim.results.result import BUBBLE_LABEL, Result, resident_bytes
 from tpusim.results.step_warning import StepWarning
 from tpusim.results.step_warnings import step_warnings
 from tpusim.results.straggler_table import stragglers
@@ -119,6 +119,19 @@ class PlanResult(Result):
         if not known or self.pod.slow or starved:
             return None
         return expected_range(self.features)
+
+    @property
+    def reported_temp_bytes(self) -> float:
+        """`temp_size_in_bytes` of the step's `memory_analysis()`, see `reported_heap`."""
+        return reported_heap(self.program)
+
+    @property
+    def reported_hbm_bytes(self) -> float:
+        """HBM of a device that `memory_analysis()` adds up to, as MaxText prints it.
+
+        Arguments, among them all outputs of a step that donates its state, and temporaries.
+        """
+        return resident_bytes(self.program) + self.reported_temp_bytes
 
     @property
     def hbm_odds(self) -> HbmOdds | None:

@@ -140,16 +140,17 @@ def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[st
 
 
 def _memory(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
-    """Yield the HBM that sources print beside the predicted need, of one device."""
+    """Yield the HBM that sources print beside what is predicted that they do, and the need."""
     rows = {one.run.id: one for one in outcomes if one.hbm_error is not None}
     if not rows:
         return
     width = max(map(len, rows))
-    table: list[tuple[str, ...]] = [("HBM of a device", "printed", "predicted", "error")]
+    table: list[tuple[str, ...]] = [("HBM of a device", "printed", "predicted", "error", "needed")]
     for name, one in rows.items():
-        need = (one.printed_hbm_bytes or 0, one.hbm_peak_bytes or 0)
-        table.append((name, *map(format_bytes, need), signed(one.hbm_error)))
-    yield from fixed_table(table, (width, 12, 12, 8))
+        both = (one.printed_hbm_bytes or 0, one.reported_hbm_bytes or 0)
+        needed = format_bytes(one.hbm_peak_bytes or 0)
+        table.append((name, *map(format_bytes, both), signed(one.hbm_error), needed))
+    yield from fixed_table(table, (width, 12, 12, 8, 12))
 
 
 def _runs_by_note(noted: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:

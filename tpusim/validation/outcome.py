@@ -24,6 +24,7 @@ OUTCOME_COLUMNS = (
         "fit",
         "hbm_peak_bytes",
         "printed_hbm_bytes",
+        "reported_hbm_bytes",
         "low_s",
         "high_s",
         "in_range",
@@ -43,6 +44,8 @@ class RunOutcome:
     status: `ok`, `error` (cannot be simulated) or `defect` (a fault of ours).
     reason: why the status is not `ok`, or what a plan needs that does not fit in HBM, or hardly.
     fit: the verdict on HBM.
+    hbm_peak_bytes, reported_hbm_bytes: what a device needs, and what frameworks print of it, see
+        `PlanResult.reported_hbm_bytes`.
     mfu, measured_mfu: see docs/nomenclature.md; the measured one is the model's FLOPs over the
         measured time, or the source's own if there is no simulation.
     family: of the run (`family_of`).
@@ -63,6 +66,7 @@ class RunOutcome:
     fits: bool | None = None
     fit: Fit | None = None
     hbm_peak_bytes: float | None = None
+    reported_hbm_bytes: float | None = None
     shares: dict[str, float] = field(default_factory=dict)
     family: str = ""
     features: RunFeatures | None = None
@@ -120,10 +124,10 @@ class RunOutcome:
 
     @property
     def hbm_error(self) -> float | None:
-        """Signed relative error of the predicted HBM peak; None where none is printed."""
-        if self.hbm_peak_bytes is None or self.printed_hbm_bytes is None:
+        """Signed relative error of the HBM that is reported; None where none is printed."""
+        if self.reported_hbm_bytes is None or self.printed_hbm_bytes is None:
             return None
-        return self.hbm_peak_bytes / self.printed_hbm_bytes - 1
+        return self.reported_hbm_bytes / self.printed_hbm_bytes - 1
 
     @property
     def guess_error(self) -> float | None:
@@ -174,6 +178,7 @@ def _simulated(run: MeasuredRun, result: PlanResult, family: str) -> RunOutcome:
         fits=result.fits,
         fit=result.fit,
         hbm_peak_bytes=result.hbm_peak_bytes,
+        reported_hbm_bytes=result.reported_hbm_bytes,
         reason="" if result.fit is Fit.FITS else f"{result.fit}: {verdict_need(result)}",
         shares={name: s / result.step_time_s for name, s in result.breakdown_s.items()},
         family=family,

@@ -279,12 +279,10 @@ def test_no_folder_and_no_name_of_a_user_is_in_a_report(tmp_path: Path) -> None:
 
 def test_the_timelines_are_of_one_layer(tmp_path: Path) -> None:
     found = diagnosed(tmp_path)
-    measured, predicted = found.timelines.values()
-    assert found.layer == "layer 1"
-    assert {bar.operation for bar in measured} <= {bar.operation for bar in predicted}
-    assert min(bar.start_ps for bar in measured) == min(bar.start_ps for bar in predicted) == 0
+    measured, predicted = found.timelines().values()
+    assert found.layer == 1
+    assert [bar.operation for bar in measured] == [bar.operation for bar in predicted]
     waits = {"all-gather", "reduce-scatter", "all-reduce", "all-to-all"}
-    longer, shorter = (
-        sum(bar.duration_ps for bar in bars if bar.kind in waits) for bars in (measured, predicted)
-    )
-    assert longer == pytest.approx(2 * shorter, rel=0.02)
+    for slow, bar in zip(measured, predicted, strict=True):
+        times = 2 if bar.kind in waits else 1
+        assert abs(slow.duration_ps - times * bar.duration_ps) < 10

@@ -239,6 +239,27 @@ def test_a_sharded_head_that_is_all_reduced_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mesh", "keys", "waits"),
+    [
+        ({"data": 16}, {"style": "maxtext"}, True),
+        ({"data": 4, "fsdp": 4}, {"style": "maxtext"}, True),
+        ({"fsdp": 16}, {"style": "maxtext", "collective_matmul": False}, False),
+        ({"data": 16}, {"style": "maxtext", "offload": ["q"]}, False),
+        ({"data": 16}, {}, False),
+        ({"data": 4, "fsdp": 4}, {}, False),
+    ],
+)
+def test_the_head_of_maxtext_waits_where_it_is_all_reduced(
+    mesh: dict[str, int], keys: dict[str, Any], waits: bool
+) -> None:
+    """In 5 of 5 of its programs; over `fsdp` alone, where it is scattered, not; nor a tied one."""
+    size: dict[str, Any] = {"global_batch": 256, "seq_len": 1024, "remat": "full"}
+    plan = plan_of(mesh, **size, **keys)
+    assert head_waits(plan) is waits
+    assert not head_waits(plan, tied_embeddings=True)
+
+
+@pytest.mark.parametrize(
     ("mesh", "offload", "style", "waits"),
     [
         ({"data": 16}, ["layer_in"], "plain", True),

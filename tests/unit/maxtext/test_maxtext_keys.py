@@ -420,6 +420,13 @@ def test_overrides_are_typed_as_their_defaults() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("casts", [True, False])
+def test_a_cast_of_the_logits_changes_nothing(casts: bool) -> None:
+    """As in MaxText's own program of four layers over `data` 8 on v4: 9.31 GiB with and without."""
+    assert run(cast_logits_to_fp32=casts).plan == run().plan
+    assert not run(cast_logits_to_fp32=casts).plan.dtypes.logits
+
+
 def test_layers_are_scanned_unless_the_config_says_otherwise() -> None:
     assert from_maxtext(None, SMALL, pod="v5e-16").plan.scan_layers
     assert not from_maxtext(None, SMALL | {"scan_layers": False}, pod="v5e-16").plan.scan_layers

@@ -332,11 +332,23 @@ def test_a_profile_of_other_devices_gets_a_sentence(form: str, tmp_path: Path) -
         assert words in refused(written(space, form, tmp_path))
 
 
-def test_a_profile_that_jax_makes_on_a_cpu_gets_a_sentence(tmp_path: Path) -> None:
+def test_a_profile_that_jax_makes_on_a_cpu_is_read_and_says_so(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
+    step = jax.jit(lambda x: jax.numpy.tanh(x @ x).sum())
+    given = jax.numpy.ones((256, 256))
+    step(given).block_until_ready()
     with jax.profiler.trace(str(tmp_path)):
-        jax.jit(lambda x: x @ x)(jax.numpy.ones((64, 64))).block_until_ready()
-    assert "no TPU in it; profile a program on TPUs" in refused(tmp_path)
+        for _ in range(4):
+            step(given).block_until_ready()
+    profile = ts.read_profile(tmp_path)
+    assert (profile.kind, profile.chip) == ("CPU", "")
+    assert "a profile of CPUs: its times say nothing of TPUs" in profile.notes
+    steps = profile.steps[profile.steps["program"] == profile.main]
+    assert len(steps) == 4
+    assert (steps["busy_ps"] <= steps["duration_ps"]).all()
+    found = ts.diagnose(profile)
+    for table in (found.by_kind, found.by_layer, found.by_line, found.by_axis, found.by_operation):
+        assert table["measured_ps"].sum() == found.measured_ps > 0
 
 
 def test_no_folder_of_a_profile_is_in_a_table_a_message_or_a_name(tmp_path: Path) -> None:

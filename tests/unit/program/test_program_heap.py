@@ -19,6 +19,7 @@ from tpusim.program import (
     TopOp,
     VectorWork,
     program_heap,
+    reported_heap,
 )
 
 K = 1024
@@ -109,3 +110,29 @@ def test_a_segment_has_its_heap_above_what_its_stage_holds() -> None:
     ]
     assert kib(*row, segments=passes) == 4 + (4 + 2)
     assert kib(*row[:1], row[2], segments=passes) == 4 + 2
+
+
+def reported(*ops: TopOp) -> float:
+    """What is reported of a program's heap, in KiB."""
+    return reported_heap(Program(name="p", axes=(), body=ops)) / K
+
+
+def test_what_lies_above_what_is_held_through_a_loop_is_reported_twice() -> None:
+    """The first loop leaves a stack of 6 beside 1; the second frees it beside 2, and needs 4."""
+    forward = loop(2, op("1", "b", b=3), s=6)
+    backward = replace(loop(2, op("2", "c", c=4), frees="s", g=2), name="backward")
+    assert kib(op("0", w=1), forward, backward) == 1 + 6 + 2 + 4
+    assert reported(op("0", w=1), forward, backward) == 13 + (13 - 7)
+
+
+def test_gradients_that_outlive_a_larger_loop_are_reported_once() -> None:
+    """The second loop frees a stack of 3 beside gradients of 9."""
+    forward = loop(2, op("1", "b", b=3), s=3)
+    backward = replace(loop(2, op("2", "c", c=4), frees="s", g=9), name="backward")
+    assert reported(op("0", w=1), forward, backward) == 17 + (17 - 10)
+
+
+def test_without_stacks_between_loops_the_heap_is_reported() -> None:
+    """As of a chain of matmuls, and of the one loop of a forward pass."""
+    assert reported(op("1", a=4), op("2", "a", b=3)) == kib(op("1", a=4), op("2", "a", b=3)) == 7
+    assert reported(loop(2, op("1", "b", b=3), s=6)) == 9

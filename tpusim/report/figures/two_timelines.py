@@ -1,7 +1,9 @@
 """The core's time in one layer on two timelines, one above the other: measured and predicted."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from tpusim.base.units import format_seconds
 from tpusim.report.figures import canvas
@@ -10,9 +12,11 @@ from tpusim.results import PICO
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
 WIDTH, HEIGHT = 10.0, 3.1
-"""Inches of the figure."""
+POINTS = 0.86 * WIDTH * 72
+"""Inches of the figure, and points of its axes."""
 
 BAR_HEIGHT, ROW_HEIGHT = 0.7, 1.3
 NAME_POINTS, LETTER_POINTS = 6.5, 4.1
@@ -21,41 +25,34 @@ MOST_LINKS = 8
 
 
 class CoreBar(NamedTuple):
-    """What a core does for a time. Picoseconds since the layer began.
-
-    kind: of work or wait, which decides the colour.
-    """
+    """What a core does, for so many picoseconds. kind: of work or wait, which has a colour."""
 
     operation: str
     kind: str
-    start_ps: int
     duration_ps: int
 
 
 def plot_timelines(title: str, rows: Mapping[str, Sequence[CoreBar]]) -> "Axes":
-    """Draw a row of bars for each timeline, the first one on top; returns the axes.
+    """Draw a row of bars for each timeline, one after the other; returns the axes.
 
-    Lines join the operations on two rows whose times differ most.
+    Lines join the ends of the operations on two rows whose times differ most.
     """
     ax = canvas.new_figure(WIDTH, HEIGHT).add_subplot()
-    longest = max(bar.start_ps + bar.duration_ps for bars in rows.values() for bar in bars)
+    ends = {name: np.cumsum([bar.duration_ps for bar in bars]) for name, bars in rows.items()}
+    longest = max(int(each[-1]) for each in ends.values())
     factor, unit = canvas.time_scale(longest * PICO)
     times = PICO * factor
     known = styles({bar.kind for bars in rows.values() for bar in bars})
-    points = 0.86 * WIDTH * 72 / longest
-    for row, bars in enumerate(rows.values()):
-        _draw_row(ax, bars, row * ROW_HEIGHT, times, points, known)
+    for row, (name, bars) in enumerate(rows.items()):
+        _draw_row(ax, bars, ends[name] * times, row * ROW_HEIGHT, known, longest * times)
     if len(rows) == 2:
         upper, lower = rows.values()
-        _draw_links(ax, upper, lower, times)
-    names = [
-        f"{name}\n{format_seconds(PICO * sum(bar.duration_ps for bar in bars))}"
-        for name, bars in rows.items()
-    ]
+        _draw_links(ax, _ends_of(upper, times), _ends_of(lower, times))
+    names = [f"{name}\n{format_seconds(PICO * int(each[-1]))}" for name, each in ends.items()]
     ax.set_yticks([row * ROW_HEIGHT + BAR_HEIGHT / 2 for row in range(len(rows))], names)
     ax.set_ylim((len(rows) - 1) * ROW_HEIGHT + BAR_HEIGHT + 0.05, -0.05)
     ax.set_xlim(0, longest * times)
-    ax.set_xlabel(f"time since its start [{unit}]", color=INK, fontsize=9)
+    ax.set_xlabel(f"time of its core [{unit}]", color=INK, fontsize=9)
     canvas.simplify_axes(ax, rows=True)
     canvas.draw_legend(ax, known)
     canvas.draw_title(ax, title)
@@ -63,39 +60,44 @@ def plot_timelines(title: str, rows: Mapping[str, Sequence[CoreBar]]) -> "Axes":
 
 
 def _draw_row(
-    ax: "Axes", bars: Sequence[CoreBar], top: float, times: float, points: float,
-    known: Mapping[str, FillStyle],
+    ax: "Axes", bars: Sequence[CoreBar], ends: "NDArray[Any]", top: float,
+    known: Mapping[str, FillStyle], longest: float,
 ) -> None:  # fmt: skip
     """Draw the bars of a row, those of a kind at once, and the names that fit.
 
-    times: from picoseconds to the axis' unit. points: of a picosecond.
+    ends: of the bars, and longest: of all rows, in the axis' unit.
     """
+    begins = np.concatenate([[0.0], ends[:-1]])
     for kind, style in known.items():
-        mine = [bar for bar in bars if bar.kind == kind]
+        mine = [at for at, bar in enumerate(bars) if bar.kind == kind]
         if mine:
-            ends = [
-                (bar.start_ps * times, (bar.start_ps + bar.duration_ps) * times) for bar in mine
-            ]
-            sides = [(left, right, top, top + BAR_HEIGHT) for left, right in ends]
+            sides = [(begins[at], ends[at], top, top + BAR_HEIGHT) for at in mine]
             canvas.draw_boxes(ax, sides, style.arguments | {"linewidth": 0.2})
-    for bar in bars:
-        if bar.duration_ps * points > LETTER_POINTS * len(bar.operation):
+    for bar, begin, end in zip(bars, begins, ends, strict=True):
+        if (end - begin) / longest * POINTS > LETTER_POINTS * len(bar.operation):
             style = known[bar.kind]
             face = {"facecolor": style.face, "edgecolor": "none", "pad": 0.8}
-            middle = (bar.start_ps + bar.duration_ps / 2) * times
             ax.text(
-                middle, top + BAR_HEIGHT / 2, bar.operation, fontsize=NAME_POINTS, bbox=face,
-                color=style.text, ha="center", va="center", parse_math=False,
+                (begin + end) / 2, top + BAR_HEIGHT / 2, bar.operation, fontsize=NAME_POINTS,
+                bbox=face, color=style.text, ha="center", va="center", parse_math=False,
             )  # fmt: skip
 
 
+def _ends_of(bars: Sequence[CoreBar], times: float) -> dict[str, tuple[float, int]]:
+    """Return end and duration of each operation, the first where it occurs again."""
+    found: dict[str, tuple[float, int]] = {}
+    end = 0
+    for bar in bars:
+        end += bar.duration_ps
+        found.setdefault(bar.operation, (end * times, bar.duration_ps))
+    return found
+
+
 def _draw_links(
-    ax: "Axes", upper: Sequence[CoreBar], lower: Sequence[CoreBar], times: float
+    ax: "Axes", upper: Mapping[str, tuple[float, int]], lower: Mapping[str, tuple[float, int]]
 ) -> None:
     """Join the ends of the operations whose times differ most."""
-    found = {bar.operation: bar for bar in lower}
-    pairs = [(bar, found[bar.operation]) for bar in upper if bar.operation in found]
-    pairs.sort(key=lambda pair: -abs(pair[0].duration_ps - pair[1].duration_ps))
-    for pair in pairs[:MOST_LINKS]:
-        ends = [(bar.start_ps + bar.duration_ps) * times for bar in pair]
-        ax.plot(ends, (BAR_HEIGHT, ROW_HEIGHT), color=MUTED, linewidth=0.7)
+    pairs = [(upper[name], lower[name]) for name in upper if name in lower]
+    pairs.sort(key=lambda pair: -abs(pair[0][1] - pair[1][1]))
+    for one, other in pairs[:MOST_LINKS]:
+        ax.plot((one[0], other[0]), (BAR_HEIGHT, ROW_HEIGHT), color=MUTED, linewidth=0.7)
