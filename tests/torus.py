@@ -1,7 +1,8 @@
 """Routes and seconds on a torus, in parts."""
 
+from tpusim.costs.attention import kernel_flops, visited_keys
 from tpusim.costs.collective import adding_seconds
-from tpusim.costs.compute import copy_bandwidth, hbm_seconds, kernel_flops, visited_keys
+from tpusim.costs.compute import copy_bandwidth, hbm_seconds
 from tpusim.costs.convolution import (
     LAUNCHES,
     LOADED,

@@ -4,11 +4,13 @@ from . import models as models
 from . import xla as xla
 from .base.errors import TpusimError as TpusimError
 from .bounds import bound as bound
+from .calibration import calibrate as calibrate
 from .compiler_check import PlanCheck as PlanCheck
 from .compiler_check import check as check
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
 from .export import export_jax as export_jax
+from .hardware import Calibration as Calibration
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice
 from .hardware import load_chip as load_chip

@@ -79,6 +79,8 @@ MEANINGS = {
     "clock": 'clock of the cores, such as `"1.9 GHz"`, where power holds them below the chip\'s '
     "own: matrix and vector units slow down with it, HBM and links do not",
     "slow": "chips, links and slices that are slower than the others: lists of tables, see below",
+    "calibration": "the path of a file that `ts.calibrate` or the command wrote, relative to the "
+    "run file: factors from your own measurements ([calibration.md](calibration.md))",
 }  # fmt: skip
 SLICE_DEFAULTS = {
     "num_slices": "1",
@@ -86,6 +88,7 @@ SLICE_DEFAULTS = {
     "dcn_oversubscription": "1.0",
     "clock": "the chip's",
     "slow": "none",
+    "calibration": "none",
 }
 MODEL_MEANINGS = {
     "name": "a model of the zoo, or a name of your own",

@@ -35,6 +35,10 @@ CHIPS = ("v4", "v5e", "v5p", "v6e", "7x")
 
 NEUTRAL = {
     OVERLAP: (1.0, "1: array, then memory"),
+    "matmul_overlap_in_step": (1.0, "1: array, then memory"),
+    "epilogue_overlap": (1.0, "1: array, then epilogue"),
+    "attention_efficiency_forward": (1.0, "1"),
+    "attention_efficiency_backward": (1.0, "1"),
     "convolution_read": (1.0, "1"),
     "convolution_store": (1.0, "1"),
 }

@@ -83,23 +83,21 @@ def on_chip(pod: Slice, chip: Chip) -> Slice:
 
 
 ALL_CHIPS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "7x")
-WITHOUT_ATTENTION_FIT = 0.205
-"""Half of what v5p was measured to reach, as a head of 128 fills half of an array of 256."""
 
 
 def _attention(*values: float) -> Constant:
-    """Return the efficiency of attention; the backward pass in two kernels moves with it."""
-    along = {"attention_efficiency_backward": 5 / 7}
-    return Constant("attention_efficiency_forward", values, WITHOUT_ATTENTION_FIT, along)
+    """Return the efficiency of attention; that of the backward pass moves with it."""
+    along = {"attention_efficiency_backward": 1.0}
+    return Constant("attention_efficiency_forward", values, 1.0, along)
 
 
 WHOLE_RUNS = (
     Group(
-        "matmuls and attention on v6e",
+        "matmuls in steps on v6e, and chips that wait for the slowest",
         ("v6e",),
         (
-            Constant("matmul_in_step", (0.7, 0.76, 0.81, 0.83, 0.86, 0.89, 0.93, 1.0), 1.0),
-            _attention(0.12, 0.15, 0.18, WITHOUT_ATTENTION_FIT, 0.25, 0.32, 0.4),
+            Constant("matmul_in_step", (0.8, 0.84, 0.88, 0.92, 0.955, 1.0), 1.0),
+            Constant("chip_jitter", (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06), 0.0),
         ),
     ),
     Group(
@@ -108,7 +106,7 @@ WHOLE_RUNS = (
         (
             Constant("matmul_in_step", (0.8, 0.87, 0.9, 0.94, 0.97, 1.0), 1.0),
             Constant("gather_efficiency", (0.25, 0.3, 0.34, 0.38, 0.42, 0.5, 0.7, 1.0), 1.0),
-            _attention(0.15, 0.18, WITHOUT_ATTENTION_FIT, 0.215, 0.23, 0.26, 0.3),
+            _attention(1.0, 1.1, 1.25, 1.4, 1.6),
         ),
     ),
     Group(
@@ -136,10 +134,17 @@ ESTIMATED: Mapping[str, tuple[str, ...]] = {
     "matmul_overlap": ("v4", "v5e", "v5p", "v6e", "7x"),
     "vector_launch": ("v4", "v5e", "v5p", "v6e"),
     "collective_launch": ("7x",),
+    "group_fill": ("7x",),
+    "lane_crossing": ("7x",),
     "convolution_read": ("v4", "v5e", "v5p", "v6e", "7x"),
     "convolution_store": ("v4", "v5e", "v5p", "v6e", "7x"),
+    "epilogue_overlap": ("v6e",),
+    "matmul_overlap_in_step": ("v6e",),
+    "kernel_step": ("v6e",),
+    "attention_efficiency_forward": ("v6e",),
+    "attention_efficiency_backward": ("v6e",),
 }
-"""Fitted to compiler estimates and microbenchmarks, by the chips whose files say so."""
+"""Fitted to estimates of the compiler, microbenchmarks and profiles, by the chips that say so."""
 
 PROFILED: Mapping[str, tuple[str, ...]] = {
     "ici_efficiency": ("v2",),

@@ -15,11 +15,11 @@ from tpusim.compiler.hlo.shapes import Shape
 BODY = "assumed"
 
 
-def with_body(line: InstructionLine, devices: int) -> HloModule:
-    """Return the module of a line; a fusion calls an assumed body."""
+def with_body(line: InstructionLine, devices: int, multiplies: bool) -> HloModule:
+    """Return the module of a line; a fusion calls an assumed body, with a matmul if it has one."""
     if line.instruction.opcode != "fusion":
         return line.module(devices=devices)
-    body = _Body(line).computation()
+    body = _Body(line, multiplies).computation()
     called = replace(line.instruction, attributes=f"calls={BODY}, {line.instruction.attributes}")
     return replace(line, instruction=called).module(body, devices=devices)
 
@@ -47,6 +47,7 @@ class _Body:
     """A body while it is written."""
 
     line: InstructionLine
+    multiplies: bool
     made: list[Instruction] = field(default_factory=list)
 
     def computation(self) -> Computation:
@@ -56,7 +57,7 @@ class _Body:
         given = [each for each in self.line.operands if each.arrays[0].dims]
         if "kind=kCustom" in self.line.instruction.attributes and len(given) > 1:
             root = self.add("gather", results[0], *(each.name for each in given[:2]))
-        elif (matmul := _matmul(results[0], given)) is not None:
+        elif self.multiplies and (matmul := _matmul(results[0], given)) is not None:
             root = self._matmul(results[0], given, *matmul)
         else:
             root = self._elementwise(results, given)
@@ -74,19 +75,25 @@ class _Body:
             return self.add("dynamic-slice", results[0], given[0].name)
         shapes = [*results, *(each.arrays[0] for each in given)]
         largest = max(shapes, key=lambda shape: shape.elements)
-        if len(given) == len(results) == 1 and 2 * results[0].elements == largest.elements:
-            if 2 * results[0].dims[-1] == largest.dims[-1]:
-                return self._gated(results[0], given[0].name)
+        if len(given) == len(results) == 1 and _is_half(results[0], largest):
+            return self._gated(results[0], given[0].name)
         wide = replace(largest, dtype="f32")
         moves = len(given) == 1 and not _computes(results, given[0].arrays[0])
         if moves:
-            return self._tuple([self._result(each, given[0].name, largest) for each in results])
-        total = self._sum(wide, given)
-        return self._tuple([self._result(each, total, wide) for each in results])
+            return self._results(results, given[0].name, given[0].arrays[0])
+        return self._results(results, self._sum(wide, given), wide)
+
+    def _results(self, results: Sequence[Shape], name: str, wide: Shape) -> str:
+        """Return each result, cut from the same array one after the other."""
+        at, names = 0, []
+        for each in results:
+            names.append(self._result(each, name, wide, at))
+            at += each.dims[-1] if each.dims else 0
+        return self._tuple(names)
 
     def _sum(self, wide: Shape, given: Sequence[Instruction]) -> str:
         """Add all operands up, smaller ones by multiplication or as the condition of a choice."""
-        total = ""
+        total, at = "", 0
         for each in sorted(given, key=lambda one: -one.arrays[0].elements):
             shape, name = each.arrays[0], each.name
             if shape.elements == wide.elements:
@@ -96,11 +103,15 @@ class _Body:
                     total = self.add("add", wide, total, name)
                     name = self.add("convert", replace(wide, dtype="bf16"), total)
                 total = name
-            elif not _is_part(_sizes(shape), _sizes(wide)):
-                name = self.add("pad", replace(wide, dtype=shape.dtype), name)
+            elif len(_sizes(shape)) >= len(_sizes(wide)):
+                low = "x".join(f"{at if last else 0}_0" for last in _lasts(wide))
+                at += shape.dims[-1]
+                padded = replace(wide, dtype=shape.dtype)
+                name = self.add("pad", padded, name, attributes=f"padding={low}")
+                name = self.add("convert", wide, name)
                 total = self.add("maximum", wide, total, name) if total else name
             else:
-                name = self.add("broadcast", wide, name)
+                name = self.add("broadcast", wide, name, attributes=_kept(shape, wide))
                 total = self.add("multiply", wide, total or name, name)
         return total or self.add("iota", wide)
 
@@ -109,14 +120,16 @@ class _Body:
         same = (shape.dims, shape.order, shape.tiles) == (wanted.dims, wanted.order, wanted.tiles)
         return name if same else self.add(opcode, replace(wanted, dtype=shape.dtype), name)
 
-    def _result(self, wanted: Shape, name: str, wide: Shape) -> str:
+    def _result(self, wanted: Shape, name: str, wide: Shape, at: int) -> str:
         if wanted.elements == wide.elements:
             name = self._arranged(wide, wanted, name)
         elif _is_part(_sizes(wanted), _sizes(wide)) and len(_sizes(wanted)) < len(_sizes(wide)):
             name = self.add("multiply", wide, name, name)
-            return self.add("reduce", wanted, name, name)
+            return self.add("reduce", wanted, name, name, attributes=_left_out(wanted, wide))
         else:
-            name = self.add("slice", replace(wanted, dtype=wide.dtype), name)
+            starts = [f"[{at if last else 0}:]" for last in _lasts(wanted)]
+            part = replace(wanted, dtype=wide.dtype)
+            name = self.add("slice", part, name, attributes=f"slice={{{', '.join(starts)}}}")
         return name if wanted.dtype == wide.dtype else self.add("convert", wanted, name)
 
     def _tuple(self, names: list[str]) -> str:
@@ -162,6 +175,37 @@ class _Body:
         return self.add("convert", made, made_here)
 
 
+def _places(few: Sequence[int], many: Sequence[int]) -> list[int]:
+    """Return where some sizes are among others, in order; those of size 1 are nowhere.
+
+    A last size that is not among them is a part of the last of the others.
+    """
+    found, at = [], 0
+    for size in few:
+        if size > 1 and size in many[at:]:
+            at = many.index(size, at) + 1
+            found.append(at - 1)
+    wanted = sum(size > 1 for size in few)
+    return [*found, len(many) - 1] if len(found) < wanted and at < len(many) else found
+
+
+def _kept(few: Shape, many: Shape) -> str:
+    return f"dimensions={{{','.join(map(str, _places(few.dims, many.dims)))}}}"
+
+
+def _left_out(few: Shape, many: Shape) -> str:
+    kept = _places(few.dims, many.dims)
+    return f"dimensions={{{','.join(str(d) for d in range(len(many.dims)) if d not in kept)}}}"
+
+
+def _lasts(shape: Shape) -> list[bool]:
+    return [dim == len(shape.dims) - 1 for dim in range(len(shape.dims))]
+
+
+def _is_half(few: Shape, many: Shape) -> bool:
+    return 2 * few.elements == many.elements and 2 * few.dims[-1] == many.dims[-1]
+
+
 def _is_cut(made: Shape, given: Shape) -> bool:
     few, many = made.dims, given.dims
     return len(few) == len(many) and all(a <= b for a, b in zip(few, many, strict=True))
@@ -190,7 +234,6 @@ def _matmul(made: Shape, given: Sequence[Instruction]) -> tuple[Instruction, int
             continue
         kept = [size for size in own if size in sizes]
         lost = [size for size in own if size not in sizes]
-        if len(kept) == len(lost) == 1 and kept[0] != own:
-            if made.elements % kept[0] == 0 and lost[0] > 1:
-                return each, lost[0]
+        if len(kept) == len(lost) == 1 and made.elements % kept[0] == 0:
+            return each, lost[0]
     return None

@@ -1,17 +1,19 @@
 """Attention kernels of a measured table."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
+from tpusim.compiler.work.attention_kernels import GRADIENTS
 from tpusim.costs import attention_seconds
+from tpusim.costs.compute import hbm_seconds
 from tpusim.hardware import Device, load_chip
-from tpusim.program import AttentionWork
+from tpusim.program import SPLASH, TOKAMAX, AttentionWork
 
 BF16 = 2
-GRADIENT_SHARES = {"dq": 3 / 7, "dkv": 4 / 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Kernel:
     """A call of attention as a row states it: sequences, heads, their lengths, and the blocks.
 
     passes: `fwd`, `bwd`, `dq` or `dkv`, of which a row times one or two.
+    alone: the row times kernels of a profile, without what prepares the backward pass.
+    transposed: queries are copied to another layout before (`q_layout=SEQ_MINOR`).
     """
 
     passes: tuple[str, ...]
@@ -30,22 +34,38 @@ class Kernel:
     block: tuple[int, int]
     block_backward: tuple[int, int]
     fused: bool
+    library: str
+    alone: bool
+    transposed: bool
 
-    def work(self, part: str) -> AttentionWork:
-        """Return the work of a pass, whose operands are those of JAX's kernels."""
-        backward = part != "fwd"
-        tensor = self.batch * self.heads * self.seq_len * self.head_dim * BF16
-        read, written = (5 * tensor, 3 * tensor) if backward else (3 * tensor, tensor)
-        return AttentionWork(
-            self.batch, self.heads, self.seq_len, self.seq_len, self.head_dim, "bf16",
-            self.causal, 0, backward, read, written,
-            share=GRADIENT_SHARES.get(part, 0), fused=self.fused,
-            block=self.block_backward if backward else self.block,
-        )  # fmt: skip
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of the queries."""
+        return self.batch * self.heads * self.seq_len * self.head_dim * BF16
+
+    def works(self) -> Iterator[AttentionWork]:
+        """Yield the work of each kernel, whose operands are those of JAX's."""
+        for name in self.passes:
+            backward = name != "fwd"
+            parts = ("all",) if self.fused else GRADIENTS
+            tensors = (5, 3) if backward else (3, 1)
+            read, written = (count * self.tensor_bytes for count in tensors)
+            work = AttentionWork(
+                self.batch, self.heads, self.seq_len, self.seq_len, self.head_dim, "bf16",
+                self.causal, 0, backward, read, written, fused=self.fused, library=self.library,
+                block=self.block_backward if backward else self.block,
+            )  # fmt: skip
+            if not self.alone or not backward:
+                yield work
+            else:
+                for part in (name,) if name in GRADIENTS else parts:
+                    yield replace(work, part=part)
 
     def seconds(self, device: Device) -> float:
         """Return the seconds of all passes."""
-        return sum(float(attention_seconds(self.work(part), device)) for part in self.passes)
+        copied = self.tensor_bytes if self.transposed else 0
+        kernels = sum(float(attention_seconds(work, device)) for work in self.works())
+        return kernels + float(hbm_seconds(copied, copied, device))
 
 
 def attention(measured: Any) -> float:
@@ -97,6 +117,9 @@ def read_kernel(kind: str, params: str) -> Kernel:
         block=block,
         block_backward=_pair(params, r"bq_dkv=(\d+)\S* bkv_dkv=(\d+)") or block,
         fused=fused,
+        library=TOKAMAX if TOKAMAX in params.lower() else SPLASH,
+        alone=kind.endswith("in step"),
+        transposed="q_layout=SEQ_MINOR" in params,
     )
 
 

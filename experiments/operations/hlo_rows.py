@@ -3,15 +3,17 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations, product
 from math import prod
 from typing import Any
 
 from assumed_bodies import text_of, with_body
 
+from tpusim.compiler.hlo.attributes import call_target
 from tpusim.compiler.hlo.instruction_line import InstructionLine, read_instruction
 from tpusim.compiler.hlo.module import HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_OPCODES
-from tpusim.compiler.hlo.shapes import HBM_SPACE
+from tpusim.compiler.hlo.shapes import HBM_SPACE, Shape, flatten_shape, parse_shape
 from tpusim.compiler.to_program.collectives import movement_of
 from tpusim.compiler.work.instruction_work import instruction_work
 from tpusim.costs import collective_seconds, work_seconds
@@ -19,8 +21,12 @@ from tpusim.hardware import DIE, Chip, Slice, Span, load_chip
 
 HLO_LINE = re.compile(r"(?:^|\| )(?P<line>%?[\w.\-]* ?= .*?)\s*(?P<facts>\(n=\d+;[^()]*\))?$")
 _FACT = re.compile(r"(hbm|vmem) ([\d.]+) MB")
+_BEGUN = re.compile(r"\s*\w+\[[\d,]+\]")
 ON_CHIP = 1
-MB = 1e6
+MB, ROUNDED = 1e6, 1e4
+"""Bytes of a megabyte, and those to which the tables round."""
+MOST_MISSING = 6
+"""No line lacks more operands."""
 
 
 def whole_line(params: str, measured_us: float, lines: Sequence[tuple[str, float]]) -> str:
@@ -49,10 +55,12 @@ def hlo_line(measured: Any) -> float:
         raise ValueError(f"{measured.params[:60]!r} has no HLO line")
     line = read_instruction(measured.line or found["line"])
     chip = load_chip(measured.chip)
-    if not line.whole:
+    if not measured.line:
         line = completed(line, dict(_FACT.findall(found["facts"] or "")))
     line = replace(line, instruction=_numbered(line.instruction))
-    module = with_body(line, _devices(line.instruction.attributes, chip))
+    given = line.instruction.attributes
+    multiplies = measured.kind.startswith("convolution") or "kind=kOutput" in given
+    module = with_body(line, _devices(given, chip), multiplies)
     if line.instruction.opcode in COLLECTIVE_OPCODES:
         return _collective(module, line.instruction, chip)
     work = instruction_work(module, module.main, module.main[module.main.root])
@@ -60,30 +68,56 @@ def hlo_line(measured: Any) -> float:
 
 
 def completed(line: InstructionLine, facts: dict[str, str]) -> InstructionLine:
-    """Return a line that was cut, with operands for the megabytes that those it shows lack.
-
-    They are taken to be like the largest of the others.
-    """
+    """Return a line that was cut, with operands for the megabytes that those it shows lack."""
     shown = [shape for each in line.operands for shape in each.arrays]
-    largest = max([*shown, *line.instruction.arrays], key=lambda shape: shape.bytes)
+    shapes = [*shown, *line.instruction.arrays]
+    begun = _BEGUN.match(line.rest)
+    cut = flatten_shape(parse_shape(begun[0].strip())) if begun else ()
     operands = list(line.operands)
     for name, space in (("hbm", HBM_SPACE), ("vmem", ON_CHIP)):
-        known = sum(
-            shape.bytes for shape in (*shown, *line.instruction.arrays) if shape.space == space
-        )
+        known = sum(shape.bytes for shape in shapes if shape.space == space)
         missing = float(facts.get(name, 0)) * MB - known
-        for _ in range(round(missing / largest.bytes) if missing > 0 else 0):
-            shape = text_of(replace(largest, space=space))
-            number = len(operands)
-            operands.append(
-                Instruction(f"operand.{number}", "parameter", shape, literal=str(number))
-            )
+        for shape in missing_operands(missing, shapes, cut):
+            number, text = str(len(operands)), text_of(replace(shape, space=space))
+            operands.append(Instruction(f"operand.{number}", "parameter", text, literal=number))
     attributes = line.instruction.attributes
-    if line.instruction.opcode == "custom-call" and "custom_call_target" not in attributes:
+    if line.instruction.opcode == "custom-call" and not call_target(line.instruction):
         attributes = 'custom_call_target="tpu_custom_call"'
     names = tuple(each.name for each in operands)
     made = replace(line.instruction, operands=names, attributes=attributes)
-    return InstructionLine(made, tuple(operands), line.whole)
+    return InstructionLine(made, tuple(operands))
+
+
+def missing_operands(
+    missing: float, shapes: Sequence[Shape], cut: Sequence[Shape] = ()
+) -> Sequence[Shape]:
+    """Return operands of so many bytes, alike: as one that is shown, or of its dimensions.
+
+    cut: what is shown of the operand at which the line ends; it comes first.
+
+    If none has a part of the bytes, as many as there are bytes for of those shown, largest first.
+    """
+    if missing < ROUNDED:
+        return ()
+    alike = sorted({s for s in shapes if s.dims}, key=lambda shape: -shape.bytes)
+    counts = range(1, MOST_MISSING)
+    known = (*product(cut, counts), *((s, n) for n in counts for s in (*alike, *_made_of(shapes))))
+    for shape, count in known:
+        if abs(missing - count * shape.bytes) < ROUNDED:
+            return (shape,) * count
+    found: list[Shape] = []
+    for shape in alike:
+        while shape.bytes <= missing and len(found) < MOST_MISSING:
+            found.append(shape)
+            missing -= shape.bytes
+    return found
+
+
+def _made_of(shapes: Sequence[Shape]) -> Iterator[Shape]:
+    """Yield matrices of two dimensions that are shown, and rows of one of them."""
+    sizes = dict.fromkeys(size for shape in shapes for size in shape.dims if size > 1)
+    for dims in (*permutations(sizes, 2), *((size,) for size in sizes)):
+        yield Shape("bf16", dims, tuple(range(len(dims)))[::-1])
 
 
 def _numbered(instruction: Instruction) -> Instruction:

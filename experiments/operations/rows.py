@@ -10,6 +10,7 @@ from attention_rows import attention
 from collective_rows import collective
 from convolution_rows import convolution
 from hlo_rows import HLO_LINE, hlo_line, whole_line
+from kernel_rows import mxu_block, pallas_matmul
 from matmul_rows import matmul
 from step_rows import step_category
 
@@ -77,7 +78,9 @@ def _number(row: Mapping[str, Any], key: str) -> float:
 
 
 FUNCTIONS: tuple[tuple[str, Callable[[Any], float]], ...] = (
-    (r"matmul|pallas matmul|mxu f32 block", matmul),
+    (r"matmul", matmul),
+    (r"pallas matmul", pallas_matmul),
+    (r"mxu \w+ block", mxu_block),
     (r"convolution", convolution),
     (r"attention .*", attention),
     (r"step category: .*", step_category),

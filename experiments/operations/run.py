@@ -63,6 +63,8 @@ def _predicted(row: dict[str, Any], measured: Measured) -> dict[str, Any]:
     facts = {name: row[name] for name in COLUMNS if name in row}
     try:
         seconds = seconds_of(measured)
+        if not seconds > 0:
+            raise ValueError(f"{seconds} seconds")
     except (TpusimError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         return {**facts, "group": measured.group, "note": f"no prediction: {error}"}
     ratio = row["measured_us"] / (seconds * 1e6)

@@ -101,7 +101,8 @@ class Twin:
     def arguments(self) -> tuple[Architecture, Plan, Slice]:
         """Return the arguments of a simulation. Raise TpusimError if they contradict."""
         _, other = split_model({"model": self.model})
-        return other or Transformer(**self.model), Plan(**self.plan), self.pod
+        plan = {"grad_dtype": "bf16"} | self.plan  # as was exported when the sample was compiled
+        return other or Transformer(**self.model), Plan(**plan), self.pod
 
 
 def numbers() -> Iterator[int]:

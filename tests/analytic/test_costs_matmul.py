@@ -143,7 +143,8 @@ def test_near_measured_7x_times(n: int, microseconds: float, bound: float) -> No
 @pytest.mark.parametrize("m", [1, 8])
 def test_matrix_vector_is_bound_by_hbm(chip: str, m: int) -> None:
     device = load_chip(chip).device
-    reached = device.costs.hbm_read or device.costs.hbm_efficiency
+    costs = device.costs
+    reached = costs.matmul_read or costs.hbm_read or costs.hbm_efficiency
     read = 2 * 8192 * 8192 / (device.hbm_bandwidth * reached)
     launch = device.costs.op_launch
     assert seconds(chip, m, 8192, 8192) - launch == pytest.approx(read, rel=0.02)

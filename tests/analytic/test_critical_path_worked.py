@@ -111,7 +111,7 @@ def shares(found: tuple[Limit, ...]) -> dict[str, float]:
 
 
 def test_one_device_with_large_matmuls_is_bound_by_its_matrix_unit() -> None:
-    model = Transformer(layers=4, embed=8192, mlp=32768, heads=64, head_dim=128, vocab=32000)
+    model = Transformer(layers=4, embed=8192, mlp=131072, heads=64, head_dim=128, vocab=32000)
     plan = plan_of({"fsdp": 1}, seq_len=2048, global_batch=64)
     result = simulate(model, plan, Slice("v6e", "1x1"))
     found = shares(limits(result))

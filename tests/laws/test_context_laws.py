@@ -182,8 +182,11 @@ def test_a_free_ring_costs_its_passes_alone() -> None:
     """Links without end: the step is that of a free gather, and the merges of the kernel's parts.
 
     Vector operations that cost nothing leave the kernels' launches and what each brings along.
+    Steps cost nothing either: those of the kernel on gathered keys, over blocks that the mask
+    hides, have none in a ring.
     """
     free = {
+        "kernel_step": 0.0,
         "ici_bandwidth": 1e18,
         "hop_latency": 0.0,
         "collective_launch": 0.0,

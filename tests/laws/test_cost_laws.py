@@ -72,7 +72,8 @@ works: st.SearchStrategy[Work] = st.one_of(matmuls, convolutions, attentions, ve
 def sizes(work: Work) -> list[str]:
     """The fields that say how much work there is."""
     fixed = {"dtype", "causal", "window", "backward", "late", "ragged"}
-    fixed |= {"gradient", "strides", "groups", "dilation", "tiled", "tiles", "block", "fused"}
+    fixed |= {"gradient", "strides", "groups", "dilation", "tiled", "compiled", "tiles"}
+    fixed |= {"block", "fused", "part", "library"}
     return [entry.name for entry in fields(work) if entry.name not in fixed]
 
 

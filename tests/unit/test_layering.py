@@ -31,7 +31,7 @@ ROWS = (
     {"report", "sweeps"},
     {"searches", "diagnosis"},
     {"runfile"},
-    {"maxtext", "validation"},
+    {"maxtext", "validation", "calibration"},
     {"cli"},
     {"__main__"},
 )

@@ -17,6 +17,7 @@ constants, errors, tables, ablation, estimates = (
 )
 GROUPS = {group.constants[0].name: group for group in reversed(constants.WHOLE_RUNS)}
 """By the first constant; of two groups with the same one, the first."""
+SEVEN = next(group for group in constants.WHOLE_RUNS if group.chips == ("7x",))
 RUNS = {run.id: run for run in errors.table()}
 
 
@@ -38,9 +39,8 @@ def test_values_and_neutral_ones_are_within_bounds() -> None:
 
 
 def test_bounds_are_within_the_ranges_that_the_catalogue_states() -> None:
-    attention = load_chip("v6e")
-    ranges = constants.load_entries(attention.name)["costs.attention_efficiency_forward"].range
-    values = GROUPS["matmul_in_step"].constants[1].values
+    ranges = constants.load_entries("7x")["costs.attention_efficiency_forward"].range
+    values = SEVEN.constants[2].values
     assert (values[0], values[-1]) == tuple(map(float, ranges))
 
 
@@ -71,11 +71,9 @@ def test_a_run_waits_for_the_turnaround_that_it_is_given() -> None:
 
 
 def test_attention_backward_moves_with_forward() -> None:
-    group = GROUPS["matmul_in_step"]
-    values = group.catalogue | {"attention_efficiency_forward": 0.21}
-    costs = group.change(values)(RUNS["tr-v6e-llama3-1-8b-8"].given).pod.chip.costs
-    assert costs.attention_efficiency_forward == 0.21
-    assert costs.attention_efficiency_backward == pytest.approx(0.15)
+    values = SEVEN.catalogue | {"attention_efficiency_forward": 1.1}
+    costs = SEVEN.change(values)(RUNS["tr-v7x-qwen3-bf16-head"].given).pod.chip.costs
+    assert costs.attention_efficiency_forward == costs.attention_efficiency_backward == 1.1
 
 
 def test_the_matmul_equation_is_that_of_the_cost_model() -> None:

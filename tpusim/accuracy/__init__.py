@@ -20,7 +20,9 @@ from tpusim.accuracy.memory_errors import hbm_odds as hbm_odds
 from tpusim.accuracy.memory_errors import hbm_residuals_path as hbm_residuals_path
 from tpusim.accuracy.memory_errors import hbm_residuals_text as hbm_residuals_text
 from tpusim.accuracy.memory_errors import read_hbm_residuals as read_hbm_residuals
+from tpusim.accuracy.residuals import Facts as Facts
 from tpusim.accuracy.residuals import Residual as Residual
+from tpusim.accuracy.residuals import own_residuals as own_residuals
 from tpusim.accuracy.residuals import read_residuals as read_residuals
 from tpusim.accuracy.residuals import residuals as residuals
 from tpusim.accuracy.residuals import residuals_text as residuals_text

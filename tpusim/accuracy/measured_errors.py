@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tpusim.accuracy.assumed_spread import assumed_spread
 from tpusim.accuracy.error_range import COVERAGE, ErrorRange
-from tpusim.accuracy.residuals import Residual, families, residuals
+from tpusim.accuracy.residuals import Facts, Residual, families, own_residuals, residuals
 from tpusim.accuracy.run_features import RunFeatures
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -222,14 +222,22 @@ def measured_errors() -> MeasuredErrors:
     return MeasuredErrors(residuals())
 
 
+@lru_cache(maxsize=8)
+def _with_own(steps: tuple[Facts, ...]) -> MeasuredErrors:
+    return MeasuredErrors((*residuals(), *own_residuals(steps)))
+
+
 @lru_cache(maxsize=64)
-def expected_range(features: RunFeatures) -> ErrorRange:
+def expected_range(features: RunFeatures, own: tuple[Facts, ...] = ()) -> ErrorRange:
     """Return the range of a prediction from the residuals that come with the package.
+
+    own: what a calibration leaves over of the user's own runs, which are one family more. That this
+        is what it is worth, neither more nor less, is measured (experiments/own_calibration).
 
     It is kept, as the summary, the files and the columns of a sweep ask for that of one result
     several times.
     """
-    return measured_errors().range(features)
+    return (_with_own(own) if own else measured_errors()).range(features)
 
 
 def left_out_by(

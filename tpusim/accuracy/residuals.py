@@ -13,7 +13,7 @@ from importlib import resources
 from io import StringIO
 from math import isfinite, log
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tpusim.accuracy.run_features import RunFeatures
 from tpusim.base.errors import FileError, PlanError
@@ -58,6 +58,31 @@ class Residual:
     def within(self, low: float, high: float) -> bool:
         """Return True if measured over predicted time is from `low` to `high`."""
         return log(low) <= self.residual <= log(high)
+
+
+OWN = "your own"
+"""The family of the runs that a calibration was learnt from."""
+
+Facts: TypeAlias = tuple[tuple[str, str | float | bool], ...]
+"""The features of a run and its residual, by name."""
+
+
+def own_residuals(steps: Iterable[Facts]) -> tuple[Residual, ...]:
+    """Return what a calibration leaves over of the runs that it was learnt from, as one family.
+
+    Raise FileError for facts that are not those of a run.
+    """
+    try:
+        found = []
+        for number, facts in enumerate(steps):
+            values: dict[str, Any] = dict(facts)
+            residual = float(values.pop("residual"))
+            found.append(Residual(f"{OWN} {number}", OWN, RunFeatures(**values), residual))
+        return tuple(found)
+    except (PlanError, KeyError, TypeError, ValueError) as error:
+        raise FileError(
+            f"a step of the calibration cannot be read ({error}); learn it again"
+        ) from error
 
 
 @cache

@@ -294,11 +294,14 @@ def _seconds(
     moving: seconds of the transfers for each byte.
     busiest: of the busiest link, with what other groups send over it.
     """
+    factor = chip.costs.time_of(kind)
+    moving, busiest = moving * factor, busiest * factor
     if kind in ADDING_KINDS:
         beside, after = _adding(chip, kind, devices, adds_after)
         moving = np.maximum(moving, beside) + after
     counts, index = distinct(hops)
-    delays = [delay_seconds(CollectiveRoute(0.0, (), count), chip) for count in counts.tolist()]
+    routes = [CollectiveRoute(0.0, (), count, kind=kind) for count in counts.tolist()]
+    delays = [delay_seconds(path, chip) for path in routes]
     return np.stack([np.array(delays, np.float64)[index], moving, busiest])
 
 
@@ -308,7 +311,7 @@ def _adding(chip: Chip, kind: CollectiveKind, devices: Whole, adds_after: bool) 
     routes = [
         CollectiveRoute(
             0.0, (), 0, added_bytes=added_bytes(kind, size), adds_after=adds_after,
-            added_hbm_bytes=0.0,
+            added_hbm_bytes=0.0, kind=kind,
         )
         for size in sizes.tolist()
     ]  # fmt: skip
@@ -391,4 +394,4 @@ def ring_seconds_per_byte(pod: Slice, devices: int) -> float:
         for beside in {1, pod.chip.devices}
         if devices % beside == 0
     ]
-    return min(ways)
+    return min(ways) * pod.chip.costs.time_of(CollectiveKind.PERMUTE)

@@ -83,7 +83,8 @@ class WorkSeconds:
         found: Number = 0.0
         for number, kernel in enumerate(plans.kernels):
             block = kernel.block_of(backward=work.backward)
-            each = work_seconds(replace(work, block=block, fused=kernel.fused), self.device)
+            own = replace(work, block=block, fused=kernel.fused, library=kernel.library)
+            each = work_seconds(own, self.device)
             found = np.where(plans.kernel == number, each, found)
         return found
 
@@ -142,7 +143,7 @@ class WorkSeconds:
         widest = largest(seen, work.kv_len / devices)
         alone = replace(
             work,
-            batch=work.batch * (seen / widest),
+            heads=work.heads * (seen / widest),
             kv_len=widest,
             causal=False,
             late=False,
@@ -159,7 +160,7 @@ class WorkSeconds:
         """
         if self.plan.compiler.lowering == "ideal" or node.scan.unrolled:
             return 0.0
-        copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.grad)
+        copies = stack_copies(node, self.sizes, self.buffers, self.plan.dtypes.of("grad"))
         return sum(
             work_seconds(op.work, self.device) * (gradients if op.scope == "gradients" else 1.0)
             for op in copies

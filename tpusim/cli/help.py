@@ -24,6 +24,7 @@ EXAMPLES: Mapping[str, str] = {
     "search": "tpusim search experiments/search_530b/search.toml --set search.chips=[2048,2048]",
     "scaling": f"tpusim scaling {RUN} --chips 512,1024,2048",
     "validate": "tpusim validate tests/measured/runs/later",
+    "calibrate": "tpusim calibrate tests/measured/runs/later/yx-v6e-8-272m-b8.toml --out mine.toml",
     "chips": "tpusim chips v5p",
     "models": "tpusim models llama3.1-8b",
     "compile": "tpusim compile step.mlir --slice v5e:4x4 --mesh data=16 --out step.hlo.gz",

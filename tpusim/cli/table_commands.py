@@ -276,3 +276,25 @@ def validate(
         allow_failures=allow_failures, as_json=as_json, quiet=quiet,
     )  # fmt: skip
     return printed(text, as_json=as_json, quiet=quiet), code
+
+
+@app.command()
+@garbage_collector_on()
+def calibrate(
+    measured: Annotated[
+        list[str],
+        argument("MEASURED", "Profiles, run files with [measured], or folders of them."),
+    ],
+    out: Annotated[
+        str | None,
+        option("--out", "FILE", "Also write the factors there, for [slice] calibration."),
+    ] = None,
+    pod: Annotated[str | None, option("--slice", "SLICE", "Of the profiles, as in replay.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> str:
+    """Learn factors of your chips from what you measured."""
+    from tpusim.cli.calibrate_command import calibrate_on
+
+    text = calibrate_on(measured, pod, out, as_json=as_json)
+    return printed(text, as_json=as_json, quiet=quiet)

@@ -79,7 +79,7 @@ def write_request(lowered: Any, pod: Slice, options: dict[str, Option], folder: 
     numbers = {device: number for number, device in enumerate(devices_of(pod))}
     (folder / PROGRAM).write_bytes(written.getvalue())
     (folder / OPTIONS).write_bytes(made.SerializeAsString())
-    facts = {"slice": str(pod), "devices": [numbers[device] for device in devices]}
+    facts = {"slice": pod.machine, "devices": [numbers[device] for device in devices]}
     (folder / DEVICES).write_text(json.dumps(facts), "utf-8")
 
 

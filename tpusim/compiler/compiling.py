@@ -228,7 +228,7 @@ def _compile_or_load(
     """
     positions = tuple(device_position(device) for device in grid.devices.flat)
     facts = {
-        "slice": str(pod),
+        "slice": pod.machine,
         "devices": positions,
         "versions": found,
         "mesh": list(grid.shape.items()),

@@ -92,7 +92,7 @@ def compile_step(asked: StepCompilation) -> Compiled:
 def _facts(asked: StepCompilation) -> dict[str, Any]:
     """Return what decides the program of a source, but for how far it is compiled."""
     return {
-        "slice": str(asked.planned.pod),
+        "slice": asked.planned.pod.machine,
         "mesh": dict(asked.mesh),
         "placement": asked.planned.placement.written,
         "versions": step_versions(),

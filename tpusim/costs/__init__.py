@@ -5,13 +5,13 @@ its seconds; `program_costs` makes a program's tasks of them. Equations are pure
 numbers or arrays of them.
 """
 
+from tpusim.costs.attention import attention_seconds as attention_seconds
 from tpusim.costs.collective import BEST_ALGORITHM as BEST_ALGORITHM
 from tpusim.costs.collective import best_route as best_route
 from tpusim.costs.collective import collective_seconds as collective_seconds
 from tpusim.costs.collective import delay_seconds as delay_seconds
 from tpusim.costs.collective import link_seconds as link_seconds
 from tpusim.costs.collective import route_seconds as route_seconds
-from tpusim.costs.compute import attention_seconds as attention_seconds
 from tpusim.costs.compute import matmul_seconds as matmul_seconds
 from tpusim.costs.convolution import convolution_seconds as convolution_seconds
 from tpusim.costs.convolution import fastest_way as fastest_way

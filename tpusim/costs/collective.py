@@ -8,7 +8,7 @@ all-to-all, which do not wait for each other, hide part of their latency (`netwo
 from collections.abc import Mapping, Sequence
 
 from tpusim.costs.compute import hbm_seconds, vector_seconds
-from tpusim.costs.links import ICI, capacities, ici_rate
+from tpusim.costs.links import DIE_LINKS, ICI, capacities, ici_rate
 from tpusim.costs.route import BUSIEST_WEIGHT, CollectiveRoute, passes, route
 from tpusim.hardware import Chip, Span, Topology
 from tpusim.network import algorithms_for, paths_seconds
@@ -41,8 +41,15 @@ def fastest_route(routes: Sequence[CollectiveRoute], nbytes: float, chip: Chip) 
 
 
 def delay_seconds(path: CollectiveRoute, chip: Chip) -> float:
-    """Return the seconds before bytes count: the launch and the latency of the hops."""
-    return path.launched * chip.costs.collective_launch + path.hops * chip.costs.hop_latency
+    """Return the seconds before bytes count: the launch and the latency of the hops.
+
+    Between the devices of a chip the launch is `die_launch`: no network has to be set up.
+    """
+    costs, launch = chip.costs, chip.costs.collective_launch
+    if costs.die_launch is not None and {name for name, _ in path.links} <= set(DIE_LINKS):
+        launch = costs.die_launch
+    delay = path.launched * launch + path.hops * costs.hop_latency
+    return delay * costs.time_of(path.kind)
 
 
 def dcn_delay_seconds(kind: CollectiveKind, path: CollectiveRoute, chip: Chip) -> float:
@@ -55,15 +62,16 @@ def path_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
 
     They are bounded by the other paths, and by what the vector unit adds beside them.
     """
+    factor = chip.costs.time_of(path.kind)
     beside = 0.0 if path.adds_after else _vector_seconds(path, nbytes, chip)
     if not path.paths:
-        return beside
+        return beside * factor
     hop_s = chip.costs.hop_latency
     rate = ici_rate(chip)
     if chip.ici_shares:
         rate = _shared_rate(path.uses, capacities(chip), rate)
     through = paths_seconds(path.paths, path.power, nbytes, rate, hop_s)
-    return largest(beside, through - path.hops * hop_s)
+    return largest(beside, through - path.hops * hop_s) * factor
 
 
 def _shared_rate(
@@ -89,7 +97,8 @@ def adding_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     if not path.adds_after or not path.added_bytes:
         return 0.0 * nbytes
     memory = hbm_seconds(path.added_hbm_bytes * path.added_bytes * nbytes, 0, chip.device)
-    return largest(memory, _vector_seconds(path, nbytes, chip))
+    adding = largest(memory, _vector_seconds(path, nbytes, chip))
+    return adding * chip.costs.time_of(path.kind)
 
 
 def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
@@ -100,7 +109,8 @@ def _vector_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number
 def link_seconds(path: CollectiveRoute, nbytes: Number, chip: Chip) -> Number:
     """Return the seconds of the bytes on the links, without the delay and additions after them."""
     slowest = _slowest_link(path.uses, capacities(chip))
-    return largest(nbytes * (path.share * slowest), path_seconds(path, nbytes, chip))
+    factor = chip.costs.time_of(path.kind)
+    return largest(nbytes * (path.share * slowest * factor), path_seconds(path, nbytes, chip))
 
 
 def _slowest_link(uses: tuple[tuple[str, int], ...], rates: Mapping[str, float]) -> float:

@@ -1,21 +1,13 @@
 """Seconds of the work of one operation on a device.
 
-The equations take numbers or arrays of them; `convolution` has those of convolutions, and
-`program_costs` picks one by the type of the work.
+The equations take numbers or arrays of them; `convolution` and `attention` have those of
+convolutions and of attention kernels, and `program_costs` picks one by the type of the work.
 """
-
-from dataclasses import replace
-from math import gcd
-
-import numpy as np
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.hardware import Device
 from tpusim.program import (
-    ATTENTION_BLOCK,
-    FUSED_SHARE,
     SUBLANES,
-    AttentionWork,
     EstimatedWork,
     MatmulWork,
     Number,
@@ -24,7 +16,6 @@ from tpusim.program import (
     largest,
     power_sum,
     round_up,
-    seen_keys,
     smallest,
 )
 
@@ -35,24 +26,10 @@ BYTE_SUBLANES = 32
 
 BYTE_DTYPES = ("int8", "fp8")
 
-MEASURED_HEAD_DIM = 128
-"""The head_dim for which the chips' attention efficiencies were measured."""
-
-STEP_OVERLAP = 1.5
-KERNEL_STEP_WORK = 539.0**2
-"""Fixed cost of a kernel step, in scores of one head at full rate, and the power p of its sum with
-the scores of the block: `(area^p + KERNEL_STEP_WORK^p)^(1/p)`, between the larger of the two and
-their sum, as the copies of a step run beside the scores of another.
-
-v5e reaches 3.7 % of peak with blocks of 128 (jax issue #24633), v5p 38-41 % with blocks of 512
-(marin PR #6330). Of the 2252 cycles that a block of 512 takes there the compiler schedules 1348 for
-its scores (splash attention of jax 0.10.2, libtpu 0.0.42.1), so that in large blocks a score takes
-0.6 of the time. On v6e, blocks of 1024 are a third faster or more (AXLearn PR #958).
-"""
-
-STATISTIC_BYTES = 4 * 128
-"""Bytes that the forward kernel leaves for each query: the logarithm of its sum of exponentials,
-one f32 number in each of 128 lanes (JAX's splash and flash attention kernels).
+READ_LATENCY = 0.57
+"""Share of an element-wise group's launch that is the latency of reading HBM; the rest is that of
+writing. On 7x groups of a few bytes take 0.68 to 0.77 us from HBM to VMEM, 0.50 to 0.61 from VMEM
+to HBM, and 1.24 to 1.30 from HBM to HBM (profiles of tpu-inference, `experiments/operations`).
 """
 
 
@@ -97,21 +74,46 @@ def vector_seconds(flops: Number, device: Device) -> Number:
 
 
 def group_seconds(work: VectorWork, device: Device) -> Number:
-    """Return the seconds of an element-wise group: `max(bytes / HBM, flops / VPU) + launch`.
+    """Return the seconds of an element-wise group: `max(memory, core) + fill + launch`.
+
+    memory: bytes at `copy_bandwidth`; rows that are picked by their index at `gather_efficiency` of
+        it.
+    core: `max(flops / VPU, crossing tiles x lane_crossing)`, as the cross-lane unit runs beside the
+        vector unit. The VPU runs at `vector_efficiency` of its peak, or at `group_efficiency` where
+        all operations of a compiled program are counted.
+    fill: what memory and core do one after the other, in the first and the last windows of the
+        loop: the shorter of the two, and at most `group_fill`.
+    launch: see `group_launch`.
 
     Elements that are scattered by their index follow one after another, `scatter_element` each.
-    Rows that are picked by their index move at `gather_efficiency` of the rate of copies.
 
-    Loads and stores run beside the vector unit, so the slower of the two decides. The launch is
-    half a matmul's: no tiles of an array have to be filled and drained.
-
-    Source: "How to Scale Your Model", roofline chapter.
+    Source: "How to Scale Your Model", roofline chapter; 75 operations of two profiles of 7x
+    (`experiments/operations`).
     """
-    slowed = work.gathered * (1 / device.costs.gather_efficiency - 1)
+    costs = device.costs
+    slowed = work.gathered * (1 / costs.gather_efficiency - 1)
     memory = hbm_seconds(work.read_bytes + slowed, work.write_bytes, device)
-    scatter = work.scattered * device.costs.scatter_element
-    passes = largest(memory, vector_seconds(work.flops, device))
-    return passes + device.costs.vector_launch + scatter
+    reached = costs.group_efficiency if work.compiled else None
+    vector = work.flops / (device.vpu_flops * (reached or costs.vector_efficiency))
+    core = largest(vector, work.crossing * (costs.lane_crossing or 0.0))
+    fill = smallest(smallest(memory, core), costs.group_fill or 0.0)
+    scatter = work.scattered * costs.scatter_element
+    return largest(memory, core) + fill + group_launch(work, device) + scatter
+
+
+def group_launch(work: VectorWork, device: Device) -> Number:
+    """Return the seconds that a group takes on top of its work.
+
+    A plan does not know which arrays are on the chip, and `chip_launch` is not known of every chip:
+    then it is `vector_launch`. Of a compiled program it is `chip_launch`, and `READ_LATENCY` of
+    `vector_launch` if anything is read in HBM, the rest of it if anything is written there.
+    """
+    costs = device.costs
+    if not work.compiled or costs.chip_launch is None:
+        return costs.vector_launch
+    reads, writes = smallest(work.read_bytes, 1), smallest(work.write_bytes, 1)
+    latency = READ_LATENCY * reads + (1 - READ_LATENCY) * writes
+    return costs.chip_launch + costs.vector_launch * latency
 
 
 def array_seconds(
@@ -132,13 +134,18 @@ def array_seconds(
     return work / (matrix_rate(device, dtype) * device.costs.matmul_efficiency)
 
 
-def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Number:
-    """Return the seconds of a matmul: `((array + epilogue)^p + memory^p)^(1/p) + launch`.
+def matmul_seconds(
+    work: MatmulWork, device: Device, share: float = 1.0, overlap: float | None = None
+) -> Number:
+    """Return the seconds of a matmul: `((array^q + epilogue^q)^(p/q) + memory^p)^(1/p) + launch`.
 
     share: of the rate of a matmul alone that the array keeps.
+    overlap: p; None for that of a matmul alone.
     array: see `array_seconds`.
-    epilogue: the vector operations fused into the matmul, which the core does as well.
-    memory: operands and result at `copy_bandwidth`, beside both.
+    epilogue: the vector operations fused into the matmul.
+    q: the chip's `epilogue_overlap`, how well they hide behind the array; 1 if not at all.
+    memory: operands at `matmul_read` of HBM's bandwidth and the result at `copy_bandwidth`, beside
+        both.
     p: the chip's `matmul_overlap`, how well the two hide each other.
 
     The form fits the compiler's estimates with a median error of 0.8 to 6.2 % by chip (libtpu
@@ -147,16 +154,25 @@ def matmul_seconds(work: MatmulWork, device: Device, share: float = 1.0) -> Numb
 
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
-    whole = equivalent_matmul(work, device.tensor_cores)
+    whole, costs = equivalent_matmul(work, device.tensor_cores), device.costs
     array = array_seconds(*whole, work.dtype, device) / share
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
-    on_core = array + vector_seconds(work.epilogue_flops, device)
-    return power_sum(on_core, memory, device.costs.matmul_overlap) + device.costs.op_launch
+    if costs.matmul_read is not None:
+        read = work.read_bytes / (device.hbm_bandwidth * costs.matmul_read)
+        memory = read + hbm_seconds(0, work.write_bytes, device)
+    epilogue = vector_seconds(work.epilogue_flops, device)
+    on_core = power_sum(array, epilogue, costs.epilogue_overlap)
+    return power_sum(on_core, memory, overlap or costs.matmul_overlap) + costs.op_launch
 
 
 def step_matmul_seconds(work: MatmulWork, device: Device) -> Number:
-    """Return the seconds of a matmul inside a training step, at `matmul_in_step` of its rate."""
-    return matmul_seconds(work, device, device.costs.matmul_in_step)
+    """Return the seconds of a matmul inside a training step, at `matmul_in_step` of its rate.
+
+    What it reads is fetched ahead, so that HBM hides better than in a matmul alone:
+    `matmul_overlap_in_step`.
+    """
+    costs = device.costs
+    return matmul_seconds(work, device, costs.matmul_in_step, costs.matmul_overlap_in_step)
 
 
 def estimate_seconds(work: EstimatedWork, device: Device) -> Number:
@@ -166,90 +182,3 @@ def estimate_seconds(work: EstimatedWork, device: Device) -> Number:
     constant of the fit to estimates of 269 matmuls is what `op_launch` is (libtpu 0.0.42.1).
     """
     return work.cycles / device.clock
-
-
-def visited_keys(work: AttentionWork) -> Number:
-    """Return the keys that the kernel visits for one query, on average, in whole blocks.
-
-    These are the keys that the query sees (`seen_keys`) and those of blocks that an edge of the
-    mask crosses, `(q + k - gcd(q, k)) / 2` on average for blocks of q queries and k keys: half a
-    block if q = k, half of the longer side if one divides the other. There is one edge on the
-    diagonal of a causal kernel, and two with a window, but never more keys than without a window.
-    """
-    block = smallest(work.kv_len, sum(work.block) - gcd(*work.block))
-    if not work.window:
-        return seen_keys(work) + block / 2 if work.causal else seen_keys(work)
-    full = visited_keys(replace(work, window=0))
-    return smallest(full, seen_keys(work) + block)
-
-
-def array_width(head_dim: Number, side: int) -> Number:
-    """Return the head_dim that keeps the array busy: rounded up to its side, 128 counting as 128.
-
-    Scores contract over head_dim and the weighted sum has it as columns, so 128 and 256 take equal
-    time on an array of 256 (MaxText, model guide). The efficiencies are measured at 128 and so
-    include what 128 itself wastes of a wide array.
-    """
-    return round_up(head_dim, side) * MEASURED_HEAD_DIM / round_up(MEASURED_HEAD_DIM, side)
-
-
-def kernel_flops(work: AttentionWork, side: int) -> Number:
-    """Return the FLOPs that the array spends: `2 b h q keys` times the widths of the matmuls.
-
-    Forward there are two matmuls: scores contract over the width of queries and keys, and the
-    weighted sum has the width of the values. Backward there are five, 2.5 times as much for equal
-    widths (flash-attention, #1525): scores, dQ and dK over the width of queries and keys, dP and dV
-    over that of the values. Each width is rounded up to the array by itself.
-    """
-    scores = work.batch * work.heads * work.q_len * visited_keys(work)
-    keys, values = (array_width(width, side) for width in (work.head_dim, work.value_width))
-    forward = 2 * scores * (keys + values)
-    return forward * ((3 * keys + 2 * values) / (keys + values)) if work.backward else forward
-
-
-def block_factor(work: AttentionWork) -> Number:
-    """Return the time of a score over that in a block of 512 x 512.
-
-    A step costs `(area^2 + KERNEL_STEP_WORK^2)^(1/2)`, so a score costs that over its area. A
-    sequence that is shorter than a block makes it smaller.
-    """
-    queries, keys = work.block
-    area = largest(smallest(work.q_len, queries) * smallest(work.kv_len, keys), 1)
-    usual = power_sum(1, KERNEL_STEP_WORK / ATTENTION_BLOCK**2, STEP_OVERLAP)
-    return power_sum(1, KERNEL_STEP_WORK / area, STEP_OVERLAP) / usual
-
-
-def statistics_seconds(work: AttentionWork, device: Device) -> Number:
-    """Return the seconds to copy the backward kernel's statistics to its layout: `3 n / HBM`.
-
-    n is what the forward kernel left, `b h q` numbers in 128 lanes each. Compiled programs copy it
-    and then read one lane of the copy (plain language models with splash attention on v5e, v5p).
-    """
-    if not work.backward or np.any(work.share):
-        return 0.0 * work.q_len
-    left = work.batch * work.heads * work.q_len * STATISTIC_BYTES
-    return hbm_seconds(2 * left, left, device) + 2 * device.costs.vector_launch
-
-
-def attention_seconds(work: AttentionWork, device: Device) -> Number:
-    """Return the seconds of a fused kernel: `max(flops x f / (peak e), bytes / HBM) + launch`.
-
-    e is the chip's efficiency on the blocks that are visited if they are 512 x 512, forward, or
-    backward in two kernels; f is `block_factor`. The backward kernel comes after
-    `statistics_seconds`. A kernel that is a part of the pass takes its share of it, and one for all
-    gradients `FUSED_SHARE`.
-
-    Raise PlanError if the chip has no matrix rate for the dtype.
-    """
-    costs = device.costs
-    reached = (
-        costs.attention_efficiency_backward
-        if work.backward
-        else (costs.attention_efficiency_forward)
-    )
-    rate = matrix_rate(device, work.dtype) * reached
-    whole = FUSED_SHARE if work.fused and work.backward else 1
-    share = work.share if np.any(work.share) else whole
-    array = share * kernel_flops(work, device.mxu_side) * block_factor(work) / rate
-    kernel = largest(array, hbm_seconds(work.read_bytes, work.write_bytes, device))
-    return kernel + costs.op_launch + statistics_seconds(work, device)

@@ -195,6 +195,7 @@ def _within_slice(
 ) -> list[TransferPart]:
     """Return the parts of a collective within the slice: transfers, and then additions."""
     chip, nbytes, path = machine.chip, float(op.bytes), group.ici
+    drawn = nbytes * chip.costs.time_of(path.kind)
     label = "+".join(group.ici_axes)
     stream = CORE if op.mode is Mode.SYNC else group.stream
     transfer = TransferPart(
@@ -202,7 +203,7 @@ def _within_slice(
         stream,
         delay_s=delay_seconds(path, chip),
         work_s=float(path_seconds(path, nbytes, chip)),
-        bytes=nbytes * path.share / BUSIEST_WEIGHT,
+        bytes=drawn * path.share / BUSIEST_WEIGHT,
         uses=path.uses,
         moves=_message_builder(path, nbytes, chip),
         meets=group.ici_axes,
@@ -221,9 +222,10 @@ def _message_builder(
     carried = path.carried
     if carried is None:
         return None
-    hop = chip.costs.hop_latency
+    factor = chip.costs.time_of(path.kind)
+    hop, drawn = chip.costs.hop_latency * factor, nbytes * factor
     launch = delay_seconds(path, chip) - carried.hops * hop
-    return lambda: carried.collective_moves(nbytes, launch, hop)
+    return lambda: carried.collective_moves(drawn, launch, hop)
 
 
 def _across_slices(op: Collective, group: CostedGroup, machine: CollectiveCosts) -> TransferPart:
@@ -365,6 +367,7 @@ def _message_task(
         spans = tuple(span for axis in send.axes for span in machine.placement.spans(axis))
         path = shift_route(spans, machine.pod.topology, backward, closed)
         stream, delay = f"ici:{','.join(send.axes)}", delay_seconds(path, chip)
+        nbytes *= chip.costs.time_of(path.kind)
     return Task(
         name=name,
         phase=phase,

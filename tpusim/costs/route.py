@@ -105,6 +105,7 @@ class CollectiveRoute:
     carried: the data that crosses the torus, for single messages.
     hbm_bytes: bytes in HBM of the operand and of the result.
     added_hbm_bytes: bytes in HBM per byte that is added after the transfers.
+    kind: the collective that it is carried out as within a slice; None across slices.
     """
 
     share: float
@@ -119,6 +120,7 @@ class CollectiveRoute:
     carried: RouteMessages | None = None
     hbm_bytes: tuple[float, float] = (0.0, 0.0)
     added_hbm_bytes: float = sum(ADDED_BYTES)
+    kind: CollectiveKind | None = None
 
     @property
     def uses(self) -> tuple[tuple[str, int], ...]:
@@ -191,6 +193,7 @@ def _over_die(kind: CollectiveKind, text: str) -> CollectiveRoute:
         added_bytes=added_bytes(kind, 2),
         text=f"{text}across the die",
         hbm_bytes=hbm_bytes(kind, 2),
+        kind=kind,
     )
 
 
@@ -227,6 +230,7 @@ def _over_torus(
         text=text + found.text,
         carried=RouteMessages(kind, algorithm, torus, topology, part, found.hops),
         hbm_bytes=hbm_bytes(kind, devices, adds_after),
+        kind=kind,
     )
 
 
@@ -271,6 +275,7 @@ def _over_listed(
             added_bytes=added_bytes(kind, found.devices),
             text="across the die",
             hbm_bytes=hbm,
+            kind=kind,
         )
     algorithm = Algorithm.PAIRS if kind is CollectiveKind.ALL_TO_ALL else Algorithm.RING
     return CollectiveRoute(
@@ -283,6 +288,7 @@ def _over_listed(
         text=inside.text,
         carried=RouteMessages(kind, algorithm, (), topology, part, inside.hops, listed),
         hbm_bytes=hbm,
+        kind=kind,
     )
 
 
@@ -307,6 +313,7 @@ def shift_route(
         max(hops, 1),
         text="to the next",
         hbm_bytes=hbm_bytes(CollectiveKind.PERMUTE, 2),
+        kind=CollectiveKind.PERMUTE,
     )
 
 

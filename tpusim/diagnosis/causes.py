@@ -61,7 +61,7 @@ def causes(units: pd.DataFrame, step_ps: int, difference_ps: int) -> Iterator[Fi
     units: one row per operation, or part that both steps have, with its name in words as index,
         and `kind`, `axis`, `bound`, `of` (a line of code, or a weight) and the times.
     """
-    found = list(_causes(units, LEAST_OF_STEP * step_ps, difference_ps))
+    found = list(_causes(units, LEAST_OF_STEP * step_ps, difference_ps)) if len(units) else []
     yield from sorted(found, key=lambda each: each.picoseconds * difference_ps <= 0)
 
 
@@ -73,12 +73,17 @@ def _causes(units: pd.DataFrame, least: float, difference_ps: int) -> Iterator[F
         explained = [
             _explained(group, left, each) for group, each in zip(groups, effects, strict=True)
         ]
-        best = max(explained, default=0.0)
+        alone = int(np.abs(left).argmax())
+        best = max([abs(left[alone]), *explained])
         if best < least:
             return
-        enough = [at for at, each in enumerate(explained) if each >= NEARLY * best]
-        at = min(enough, key=lambda at: (groups[at].rank, len(groups[at].rows), -explained[at]))
-        group, effect = groups.pop(at), effects[at]
+        if abs(left[alone]) >= NEARLY * best:
+            group = _Group("operation", str(units.index[alone]), np.array([alone]), False)
+            effect = left[group.rows]
+        else:
+            enough = [at for at, each in enumerate(explained) if each >= NEARLY * best]
+            at = min(enough, key=lambda at: (groups[at].rank, len(groups[at].rows), -explained[at]))
+            group, effect = groups.pop(at), effects[at]
         total = (measured[group.rows].sum(), predicted[group.rows].sum())
         if effect.sum() * (total[0] - total[1]) > 0:
             yield _finding(group, units, total, float(effect.sum()), difference_ps)
@@ -101,11 +106,8 @@ def largest(units: pd.DataFrame, step_ps: int) -> Iterator[Finding]:
 
 
 def _groups(units: pd.DataFrame) -> Iterator[_Group]:
-    """Yield each operation alone, and those of a kind, a resource, an axis, and all together."""
-    places = np.arange(len(units))
-    yield _Group("step", "all operations", places, True, EVERYTHING)
-    for at, name in enumerate(units.index):
-        yield _Group("operation", str(name), places[at : at + 1], False, 0)
+    """Yield the operations of a kind, a resource, a line, an axis, and all together."""
+    yield _Group("step", "all operations", np.arange(len(units)), True, EVERYTHING)
     work = ~units["kind"].isin(WAITS)
     for kind, mine in units[work].groupby("kind"):
         yield _Group(str(kind), _PLURALS.get(str(kind), str(kind)), _at(units, mine), True)
@@ -132,7 +134,7 @@ def _effect(group: _Group, left: np.ndarray, predicted: np.ndarray) -> np.ndarra
     """
     own, base = left[group.rows], predicted[group.rows]
     if not group.factor:
-        return np.where(len(own) == 1 or abs(own.sum()) > np.abs(own).sum() / 2, own, 0.0)
+        return np.where(abs(own.sum()) > np.abs(own).sum() / 2, own, 0.0)
     known = base > 0
     if not known.any():
         return np.zeros(len(own))
@@ -156,27 +158,20 @@ def _finding(
     group: _Group, units: pd.DataFrame, total: tuple[float, float], effect: float, whole: float
 ) -> Finding:
     measured, predicted = total
-    if group.kind == "operation":
-        kind = str(units["kind"].iloc[group.rows[0]])
-        text = f"{group.words} {_alone(kind, measured, predicted, effect)}"
-    elif not group.factor:
-        text = f"{group.words} are {_exposed(measured, predicted)}"
+    kind = str(units["kind"].iloc[group.rows[0]])
+    alone = group.kind == "operation"
+    if alone and not measured:
+        text = f"is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+    elif not predicted:
+        text = f"takes {format_seconds(measured * PS)}, which is not predicted"
+    elif not group.factor and (kind in COLLECTIVES or not alone):
+        text = f"{'is' if alone else 'are'} {_exposed(measured, predicted)}"
     else:
-        ratio = measured / predicted
-        text = f"{group.words} take {ratio:.2f} times the prediction: {more(effect)}"
+        text = f"{'takes' if alone else 'take'} {measured / predicted:.2f} times the prediction"
+    amount = more(effect)
     if whole * effect > 0 and abs(effect) < 0.995 * abs(whole):
-        text += f", of {more(whole)}"
-    return Finding(group.kind, round(effect), text)
-
-
-def _alone(kind: str, measured: float, predicted: float, effect: float) -> str:
-    if kind in COLLECTIVES and predicted:
-        return f"is {_exposed(measured, predicted)}"
-    if not predicted:
-        return f"takes {format_seconds(measured * PS)}, which is not predicted"
-    if not measured:
-        return f"is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
-    return f"takes {measured / predicted:.2f} times the prediction: {more(effect)}"
+        amount = f"{format_seconds(abs(effect) * PS)} of the {more(whole)}"
+    return Finding(group.kind, round(effect), f"{group.words} {text}: {amount}")
 
 
 def _exposed(measured: float, predicted: float) -> str:

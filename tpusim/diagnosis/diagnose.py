@@ -25,7 +25,7 @@ from tpusim.diagnosis.alignment import (
 from tpusim.diagnosis.causes import causes, largest
 from tpusim.diagnosis.diagnosis import Diagnosis
 from tpusim.diagnosis.finding import Finding
-from tpusim.diagnosis.kinds import HOST, INPUT, SLOW_STEPS
+from tpusim.diagnosis.kinds import HOST, IDLE, INPUT, OTHER_PROGRAMS, SLOW_STEPS
 from tpusim.diagnosis.measured import MeasuredSteps, measured_steps
 from tpusim.diagnosis.predicted import predicted_parts
 from tpusim.diagnosis.variation import variation
@@ -45,6 +45,7 @@ NO_PREDICTION = (
     "{why}, so nothing is predicted: the parts are measured, and it is unknown which of them are "
     "slow; give the plan of the run, or the compiled program (prediction=)"
 )
+IN_WORDS = {IDLE: "idle time within steps", OTHER_PROGRAMS: "time in other programs"}
 ONE_STEP = "one execution a device: how steps vary, and the time between them, are unknown"
 
 
@@ -124,11 +125,11 @@ def replayed(
         return None, "the profile has no HLO of its steps"
     if pod is None and not profile.chip:
         return None, "the profile does not state its chip, and no slice is given (pod=, --slice)"
-    pod = pod or _own_slice(profile, program)
+    pod = pod or own_slice(profile, program)
     return simulate(program, pod=pod, mesh=mesh), ""
 
 
-def _own_slice(profile: Profile, program: Compiled) -> Slice:
+def own_slice(profile: Profile, program: Compiled) -> Slice:
     """Return the most cube-like slice with as many devices as a program is for."""
     chip = load_chip(profile.chip)
     devices = read_module(program.data, program.name).devices
@@ -188,6 +189,7 @@ def _units(parts: pd.DataFrame, result: Result | None, words: set[str]) -> pd.Da
     else:
         own = own.assign(of=own["line"])
         names = own["kind"] + " `" + own["operation"] + "`" + after(" ({})", own["line"])
+    names = names.mask(own["operation"].isin(IN_WORDS), own["operation"].map(IN_WORDS))
     how = dict.fromkeys(("kind", "axis", "bound", "of"), "max") | dict.fromkeys(TIMES, "sum")
     return own.groupby(names, sort=False).agg(how)
 

@@ -13,6 +13,7 @@ from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
 from tpusim.diagnosis.finding import Finding
 from tpusim.profiles.profile import PS
+from tpusim.report.figures.canvas import time_scale
 from tpusim.report.figures.two_timelines import CoreBar, plot_timelines
 from tpusim.results import entry
 
@@ -61,6 +62,12 @@ class Diagnosis(ShortRepr):
     def title(self) -> str:
         """Program and profile."""
         return f"{self.program} in {self.profile}"
+
+    @property
+    def runs(self) -> str:
+        """The executions and the devices in words."""
+        many = f"{self.devices} device{'s' * (self.devices > 1)}"
+        return f"{self.executions} execution{'s' * (self.executions > 1)} on {many}"
 
     @property
     def difference_ps(self) -> int:
@@ -145,16 +152,12 @@ class Diagnosis(ShortRepr):
         return "\n".join([*self._head(), "", *self._found(), "", *self._table(), *self._notes()])
 
     def _head(self) -> Iterator[str]:
-        many = f"{self.devices} device{'s' * (self.devices > 1)}"
-        runs = f"{self.executions} execution{'s' * (self.executions > 1)} on {many}"
-        yield from wrapped(f"{self.profile}: {self.program}, {runs}")
+        yield from wrapped(f"{self.profile}: {self.program}, {self.runs}")
         yield from entry("measured", f"{format_seconds(self.measured_ps * PS)} a step")
         if self.prediction:
-            took, ratio = (
-                format_seconds(self.predicted_ps * PS),
-                self.measured_ps / self.predicted_ps,
-            )
+            took = format_seconds(self.predicted_ps * PS)
             yield from entry("predicted", f"{took}: {self.prediction}")
+            ratio = self.measured_ps / self.predicted_ps
             yield from entry("ratio", f"{ratio:.3f} measured over predicted")
 
     def _found(self) -> Iterator[str]:
@@ -183,7 +186,8 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 def _cells(table: pd.DataFrame, both: bool, diagnosis: Diagnosis) -> Iterator[Sequence[str]]:
     """Yield a row for each kind, and their sum."""
     columns = TIMES if both else TIMES[:1]
-    scale, unit = (PS, "s") if diagnosis.measured_ps >= 10**12 else (PS * 1e3, "ms")
+    factor, unit = time_scale(diagnosis.measured_ps * PS)
+    scale = PS * factor
     yield (f"by kind [{unit}]", *(name.removesuffix("_ps") for name in columns))
     shown = table[(table[[*columns]] != 0).any(axis=1)].head(KINDS_SHOWN)
     for kind, row in shown.iterrows():

@@ -69,8 +69,8 @@ def diagnosis_page(diagnosis: Diagnosis, figure: bytes) -> str:
 
 
 def _facts(found: Diagnosis) -> list[Fact]:
-    many = f"a step; {found.executions} executions on {found.devices} devices"
-    facts = [Fact("Measured", format_seconds(found.measured_ps * PS), many)]
+    took = format_seconds(found.measured_ps * PS)
+    facts = [Fact("Measured", took, f"a step; {found.runs}")]
     if found.prediction:
         ratio = found.measured_ps / found.predicted_ps
         facts += [
@@ -83,6 +83,9 @@ def _facts(found: Diagnosis) -> list[Fact]:
 def _rows(table: pd.DataFrame, columns: tuple[str, ...]) -> list[tuple[str, list[str]]]:
     shown = table[(table[[*columns]] != 0).any(axis=1)].head(ROWS_SHOWN)
     return [
-        (str(name), [format_seconds(int(row[each]) * PS) for each in columns])
+        (
+            "outside of layers" if name == -1 else str(name),
+            [format_seconds(int(row[each]) * PS) for each in columns],
+        )
         for name, row in shown.iterrows()
     ]

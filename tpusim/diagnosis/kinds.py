@@ -40,6 +40,10 @@ def kind_of(category: str, name: str) -> str:
     if "collective" in category or instruction.startswith("async-collective"):
         return COLLECTIVE
     if category == "custom-call":
-        found = _ATTENTION.search(name), _MATMUL.search(name)
-        return ATTENTION if found[0] else MATMUL if found[1] else KERNEL
+        for words in (instruction, name):
+            if _ATTENTION.search(words):
+                return ATTENTION
+            if _MATMUL.search(words):
+                return MATMUL
+        return KERNEL
     return next((kind for known, kind in _BY_CATEGORY if known.search(category)), VECTOR)

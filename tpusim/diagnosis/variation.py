@@ -7,12 +7,12 @@ import pandas as pd
 
 from tpusim.base.units import format_seconds
 from tpusim.diagnosis.finding import Finding, more, spelled
-from tpusim.diagnosis.kinds import INPUT, WAITS
+from tpusim.diagnosis.kinds import COLLECTIVES, INPUT, WAITS
 from tpusim.diagnosis.measured import MeasuredSteps
 from tpusim.profiles.profile import PS
 
-SLOW_DEVICE = 1.03
-"""The work of a device over the median of all, from which it is slow."""
+SLOW_DEVICE, SLOW_LINK = 1.03, 1.2
+"""The work of a device over the median of all, from which it is slow; its time in collectives."""
 
 ONE_CAUSE, LEAST_SHARE = 0.5, 0.1
 """Shares of what slow steps take longer: of an operation that is named alone, and of a kind."""
@@ -74,27 +74,37 @@ def _grown(steps: MeasuredSteps, slow: pd.DataFrame, longer: float) -> str:
 
 
 def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
-    """Yield a finding for devices whose work takes longer than that of the others."""
+    """Yield a finding for devices that work for longer than others, or else wait for longer."""
     if steps.devices < 2:
         return
-    facts = steps.facts
-    working = facts.index[~facts["kind"].isin(WAITS)]
+    kinds = steps.facts["kind"]
+    for does, mine, factor, why in (
+        ("works", ~kinds.isin(WAITS), SLOW_DEVICE, "the others wait in collectives"),
+        ("is in collectives", kinds.isin(COLLECTIVES), SLOW_LINK, "its links are slow"),
+    ):
+        times = _times_of_devices(steps, kinds.index[mine])
+        middle = float(times.quantile(0.5, interpolation="lower"))
+        slow = times[times > factor * middle]
+        if len(slow):
+            worst = float(slow.max())
+            many = f"{spelled([str(name) for name in slow.index])}, each" * (len(slow) > 1)
+            yield Finding(
+                "slow device",
+                round(worst - middle),
+                f"{many or slow.index[0]} {does} for {format_seconds(worst * PS)} a step and the "
+                f"other devices for {format_seconds(middle * PS)}, {worst / middle:.2f} times as "
+                f"long; {why}",
+            )
+            return
+
+
+def _times_of_devices(steps: MeasuredSteps, operations: pd.Index) -> pd.Series:
+    """Return the picoseconds of some operations in a step of each device."""
     typical = steps.typical
-    mine = steps.operations[steps.operations["operation"].isin(working)]
+    mine = steps.operations[steps.operations["operation"].isin(operations)]
     mine = mine.merge(typical[["device", "step"]], on=["device", "step"])
     sums = mine.groupby("device", observed=True, sort=False)["self_ps"].sum()
-    work = sums / typical.groupby("device", sort=False).size().reindex(sums.index)
-    middle = float(work.quantile(0.5, interpolation="lower"))
-    slow = work[work > SLOW_DEVICE * middle]
-    if slow.empty:
-        return
-    names = spelled([str(name) for name in slow.index])
-    text = (
-        f"{names} {'works' if len(slow) == 1 else 'work'} for {format_seconds(slow.max() * PS)} a "
-        f"step and the other devices for {format_seconds(middle * PS)}, {slow.max() / middle:.2f} "
-        "times as long; the others wait in collectives"
-    )
-    yield Finding("slow device", round(slow.max() - middle), text)
+    return sums / typical.groupby("device", sort=False).size().reindex(sums.index)
 
 
 def _between(steps: MeasuredSteps) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ from tpusim.partition import Layout
 from tpusim.partition.lookups import row_moves
 from tpusim.partition.split import contraction
 from tpusim.plan import AttentionKernel
-from tpusim.program import ATTENTION_BLOCK
+from tpusim.program import ATTENTION_BLOCK, SPLASH
 
 KEYS_BLOCK = 128
 """The kernel of fused attention takes a multiple of this many keys."""
@@ -196,6 +196,11 @@ def _(op: Attention, context: StepContext) -> str:
     key = (query[0], (), *key[2:])
     if key[2] not in (query[2], ()):
         raise unsaid(op.name, f"a kernel with heads over {query[2]} and K/V heads over {key[2]}")
+    if context.plan.attention_kernel.library != SPLASH:
+        raise unsaid(
+            op.name,
+            f"a kernel of {context.plan.attention_kernel.library}, which no exported step has",
+        )
     given = [read(tensor, context) for tensor in (op.query, op.key, op.value)]
     options = ["causal=True"] if op.causal else []
     options += [f"window={op.window}"] if op.window else []

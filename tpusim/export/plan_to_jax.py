@@ -32,6 +32,7 @@ def export_step(model: Architecture, plan: Plan, pod: Slice) -> ExportedStep:
     be written as JAX.
     """
     plan.check_together()
+    plan = plan.as_compiled
     check_mesh(pod, plan.mesh)
     check_sayable(plan)
     graph = forward_graph(model, stage_plan(plan))
@@ -76,8 +77,8 @@ def _pipeline(
         remedy = "leave it out where there are stages"
         yield "remat.offload", list(training.remat.offload), remedy
     sums = dtypes.of("accumulator")
-    if sums != dtypes.grad:
-        yield "dtypes.accumulator", sums, f"write {dtypes.grad!r}, as grad is"
+    if sums != dtypes.of("grad"):
+        yield "dtypes.accumulator", sums, f"write {dtypes.of('grad')!r}, as grad is"
 
 
 def _transfers(dtypes: Numerics) -> Iterator[tuple[str, object, str]]:
@@ -87,7 +88,7 @@ def _transfers(dtypes: Numerics) -> Iterator[tuple[str, object, str]]:
     than its operands.
     """
     gather, compute = dtypes.of("gather"), dtypes.compute
-    if gather in WIDE_DTYPES and gather not in (compute, dtypes.grad):
+    if gather in WIDE_DTYPES and gather not in (compute, dtypes.of("grad")):
         remedy = f"write grad_dtype = {gather!r}, as a gradient has the dtype of its weight"
         yield "dtypes.gather", gather, remedy
     if (compute, dtypes.of("reduce")) == ("f32", "bf16"):

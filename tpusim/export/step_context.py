@@ -106,7 +106,7 @@ class StepContext:
     @property
     def casts_weights(self) -> bool:
         """True if weights are cast where they are used, and not once per step."""
-        return self.plan.dtypes.grad != self.plan.dtypes.compute
+        return self.plan.dtypes.of("grad") != self.plan.dtypes.compute
 
     @property
     def gathers_apart(self) -> bool:

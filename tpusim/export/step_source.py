@@ -126,7 +126,7 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
         "FOR_WEIGHTS": DTYPES[dtypes.of("matmul_dw")],
         "GATHERED": DTYPES[dtypes.of("gather")],
         "REDUCED": DTYPES[dtypes.of("reduce")],
-        "GRADIENTS": DTYPES[dtypes.grad],
+        "GRADIENTS": DTYPES[dtypes.of("grad")],
         "ACCUMULATORS": DTYPES[dtypes.of("accumulator")],
         "STAGES": plan.stages,
         "REPEATS": plan.pipeline.virtual_stages,

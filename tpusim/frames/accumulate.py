@@ -84,7 +84,7 @@ def addition(
     """
     elements = weight.copies * sizes.elements(weight.summed)
     held = DTYPE_BYTES[numerics.of("accumulator")]
-    given = DTYPE_BYTES[numerics.grad]
+    given = DTYPE_BYTES[numerics.of("grad")]
     narrow = [item < DTYPE_BYTES["f32"] for item in (given, held, held)]
     return Compute(
         name=f"accumulate/{weight.name}",

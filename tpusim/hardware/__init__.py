@@ -1,5 +1,10 @@
 """Chips, torus topologies, slices and placements: the catalogue and pure geometry."""
 
+from tpusim.hardware.calibration import FACTORS as FACTORS
+from tpusim.hardware.calibration import Calibration as Calibration
+from tpusim.hardware.calibration import Factor as Factor
+from tpusim.hardware.calibration import least_factor as least_factor
+from tpusim.hardware.calibration import read_calibration as read_calibration
 from tpusim.hardware.catalogue import Sourced as Sourced
 from tpusim.hardware.catalogue import chip_names as chip_names
 from tpusim.hardware.catalogue import load_chip as load_chip

@@ -64,7 +64,8 @@ _OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "power", "price"} | {
     *("max_cubes", "any_order", "wrap_length", "twistable"),
     *("libtpu_name", "libtpu_config", "pair_gathers", "pair_reductions", "pair_scatters"),
     *("short_ring", "asynchronous_permutes"),
-    *("hbm_read", "convolution_overlap"),
+    *("matmul_read", "group_efficiency", "group_fill", "lane_crossing", "die_launch"),
+    *("chip_launch", "hbm_read", "convolution_overlap", "matmul_overlap_in_step"),
 }
 
 

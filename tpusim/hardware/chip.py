@@ -8,11 +8,13 @@ from typing import Any, Self
 from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.html_text import html_table
 from tpusim.base.units import format_bytes, format_rate, parse
+from tpusim.hardware.calibration import Calibration, calibrated_costs
 from tpusim.hardware.chip_fields import (
     BANDWIDTH,
     BYTES,
     COUNTED,
     EXPONENT,
+    FACTOR,
     FLOPS,
     OR_ZERO,
     SECONDS,
@@ -75,21 +77,38 @@ class CostConstants:
     matmul_efficiency: share of peak that large matmuls reach, alone on the chip.
     matmul_in_step: share of that rate that matmuls keep inside a training step.
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
+    matmul_overlap_in_step: the same inside a step, where operands are fetched ahead; None if alike.
+    epilogue_overlap: exponent of the same sum of the array and of what is fused into a matmul.
     convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
         arrive and its results leave, in whole memory tiles.
     convolution_overlap: as `matmul_overlap`, of convolutions; None if it is as the compiler
         estimates (`costs.convolution`).
-    attention_efficiency_forward, attention_efficiency_backward: share of peak that a fused
-        attention kernel reaches on the blocks that it visits, at long sequences.
+    kernel_step: seconds that a step of a Pallas kernel's grid takes on top of its arithmetic.
+    attention_efficiency_forward, attention_efficiency_backward: share that fused attention kernels
+        reach of the rate that their matmuls and vector operations allow.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
     scatter_element: seconds to add one element to an array in HBM by its index.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
+    chip_jitter: standard deviation of a chip's seconds, as a share; the slowest sets the pace.
     slice_jitter: standard deviation of one slice's step, as a share of its mean.
     dispatch: seconds that the host needs to start a step on its devices. The next step is started
         while one runs, so it is the least that a step takes.
     turnaround: seconds from the end of a step to the start of the next in a loop whose host reads
         the result of each step before it starts the next.
+    collective_times: what a calibration multiplies the seconds of collectives within a slice by,
+        by their kind; 1 for those that are missing.
+
+    Of chips whose single operations were measured; None on others:
+    matmul_read: share of HBM's bandwidth at which operands of matmuls arrive, if it is not
+        `hbm_efficiency`.
+    group_efficiency: share of `vpu_flops` that an element-wise group of a compiled program reaches.
+    group_fill: seconds for which, at most, memory and core of an element-wise group do not overlap.
+    chip_launch: seconds that a group of a compiled program takes on top of its work, if it touches
+        arrays on the chip only; with HBM `vector_launch` comes on top.
+    lane_crossing: seconds of a memory tile in the cross-lane unit.
+    die_launch: seconds before the first byte of a collective between the devices of a chip moves,
+        if it is not `collective_launch`.
     """
 
     ici_efficiency: float = field(metadata=SHARED)
@@ -102,22 +121,45 @@ class CostConstants:
     matmul_efficiency: float = field(metadata=SHARED)
     matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
+    epilogue_overlap: float = field(metadata={"unit": EXPONENT})
     convolution_read: float = field(metadata=SHARED)
     convolution_store: float = field(metadata=SHARED)
-    attention_efficiency_forward: float = field(metadata=SHARED)
-    attention_efficiency_backward: float = field(metadata=SHARED)
+    kernel_step: float = field(metadata=SECONDS)
+    attention_efficiency_forward: float = field(metadata={"unit": FACTOR})
+    attention_efficiency_backward: float = field(metadata={"unit": FACTOR})
     vector_efficiency: float = field(metadata=SHARED)
     scatter_element: float = field(metadata=SECONDS)
     gather_efficiency: float = field(metadata=SHARED)
+    chip_jitter: float = field(metadata=SHARED | OR_ZERO)
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)
     dispatch: float = field(metadata=SECONDS)
     turnaround: float = field(metadata=SECONDS)
+    matmul_read: float | None = field(default=None, metadata=SHARED)
+    group_efficiency: float | None = field(default=None, metadata=SHARED)
+    group_fill: float | None = field(default=None, metadata=SECONDS)
+    chip_launch: float | None = field(default=None, metadata=SECONDS)
+    lane_crossing: float | None = field(default=None, metadata=SECONDS)
+    die_launch: float | None = field(default=None, metadata=SECONDS)
     hbm_read: float | None = field(default=None, metadata=SHARED)
     convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
+    matmul_overlap_in_step: float | None = field(default=None, metadata={"unit": EXPONENT})
+    collective_times: tuple[tuple[str, float], ...] = ()
+
+    def time_of(self, kind: str | None) -> float:
+        """Return what the seconds of a kind of collective are multiplied by."""
+        for name, factor in self.collective_times:
+            if name == kind:
+                return factor
+        return 1.0
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        for name in ("matmul_overlap", "convolution_overlap"):
+        for name in (
+            "matmul_overlap",
+            "matmul_overlap_in_step",
+            "epilogue_overlap",
+            "convolution_overlap",
+        ):
             power = getattr(self, name)
             if power is not None and power < 1:
                 raise HardwareError(
@@ -185,6 +227,7 @@ class Chip:
         what-if makes them differ (`with_ici`); () where all are alike.
     costs: constants of the cost model.
     compiler: what the compiler does for the generation; None if the chip's file does not say.
+    calibration: the user's own measurements that its costs come from; None without any.
     """
 
     name: str
@@ -220,6 +263,7 @@ class Chip:
     ici_shares: tuple[float, ...] = ()
     costs: CostConstants
     compiler: CompilerRules | None = None
+    calibration: Calibration | None = None
     _device: Device | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -309,6 +353,23 @@ class Chip:
             vpu_flops=self.vpu_flops * share,
             clock_share=self.clock_share * share,
         )
+
+    def calibrated(self, calibration: Calibration) -> "Chip":
+        """Return the chip with the factors of a user's own measurements in its costs.
+
+        Raise HardwareError for the calibration of another chip, and of a calibrated one.
+        """
+        if calibration.chip != self.generation:
+            raise HardwareError(
+                f"the calibration {calibration.name or 'given'} is of {calibration.chip}, and the "
+                f"slice has {self.generation}; calibrate on measurements of {self.generation}"
+            )
+        if self.calibration is not None:
+            raise HardwareError(
+                f"{self.name} is calibrated already; load the chip anew to calibrate it otherwise"
+            )
+        costs = dataclasses.replace(self.costs, **calibrated_costs(self.costs, calibration))
+        return dataclasses.replace(self, costs=costs, calibration=calibration)
 
     def _repr_html_(self) -> str:
         """Return peaks, memory and links, for a notebook; `tpusim chips NAME` has the sources."""

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tpusim.base.checked_call import checked_call
@@ -9,6 +10,7 @@ from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import shown
 from tpusim.base.units import format_bytes
+from tpusim.hardware.calibration import Calibration, read_calibration
 from tpusim.hardware.catalogue import catalogue_rules, chip_of, known_name, load_chip, rules_of
 from tpusim.hardware.chip import Chip
 from tpusim.hardware.chip_fields import Dims
@@ -47,6 +49,7 @@ class Slice:
     clock: Hz of the chips' cores, where it is not the chip's own (`Chip.at_clock`); else None.
     slow: chips, links and slices that are slower than the others, as a table of lists such as
         `{"chips": [{"at": [0, 0, 0], "compute": 0.5}]}`; see `SlowParts`.
+    calibration: what `ts.calibrate` learnt of the chip, or the path of its file; the chip has it.
 
     Raise HardwareError for an unknown chip, an illegal shape, a number out of range, and slow parts
     that the machine does not have.
@@ -72,6 +75,7 @@ class Slice:
         dcn_oversubscription: float = 1.0,
         clock: str | float | None = None,
         slow: Any = None,
+        calibration: Calibration | str | Path | None = None,
     ) -> None:
         if shape is None:
             chip, shape = _named(chip)
@@ -82,6 +86,8 @@ class Slice:
             )
         chip = load_chip(chip) if not isinstance(chip, Chip) else chip
         chip = chip if clock is None else chip.at_clock(clock)
+        if calibration is not None:
+            chip = chip.calibrated(_calibration(calibration))
         if isinstance(num_slices, bool) or not isinstance(num_slices, int) or num_slices < 1:
             raise HardwareError(f"num_slices is {num_slices!r}; write a whole number from 1 up")
         if num_slices > MOST_SLICES:
@@ -107,6 +113,7 @@ class Slice:
         dcn_oversubscription: float = 1.0,
         clock: str | float | None = None,
         slow: Any = None,
+        calibration: Calibration | str | Path | None = None,
     ) -> "Slice":
         """Return the slice of a name, in its default, most cube-like shape.
 
@@ -117,7 +124,7 @@ class Slice:
         Raise HardwareError for a name that no slice has.
         """
         chip, shape = _named(name)
-        return cls(chip, shape, num_slices, twisted, dcn_oversubscription, clock, slow)
+        return cls(chip, shape, num_slices, twisted, dcn_oversubscription, clock, slow, calibration)
 
     def changed(self, *, chip: Chip | None = None, shape: str = "", num_slices: int = 0) -> "Slice":
         """Return the slice with other chips, another shape or more slices; all else as it is."""
@@ -188,13 +195,31 @@ class Slice:
         )
         return html_table(f"Slice: {self}", rows)
 
-    def __str__(self) -> str:
+    @property
+    def machine(self) -> str:
+        """The slice in words, without the calibration of its chip."""
         many = f" x {self.num_slices} slices" if self.num_slices > 1 else ""
         ratio = self.dcn_oversubscription
         dcn = f", DCN oversubscribed {ratio:g}:1" if ratio > 1 else ""
         clock = "" if self.clock is None else f", cores at {self.clock / 1e9:g} GHz"
         slow = f", slow: {self.slow}" if self.slow else ""
         return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}{slow}"
+
+    def __str__(self) -> str:
+        found = self.chip.calibration
+        by = f", calibrated by {found.name or found.learnt}" if found else ""
+        return f"{self.machine}{by}"
+
+
+def _calibration(given: object) -> Calibration:
+    if isinstance(given, Calibration):
+        return given
+    if isinstance(given, str | Path):
+        return read_calibration(given)
+    raise HardwareError(
+        f"calibration is {shown(given)}; write the path of a file of tpusim calibrate, or what "
+        "ts.calibrate returned"
+    )
 
 
 def _rules(chip: Chip) -> SliceRules:

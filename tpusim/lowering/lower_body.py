@@ -131,7 +131,7 @@ class BodyLowerer:
         self.memory = BufferLifetimes(
             sizes,
             decisions.buffers,
-            decisions.choices.numerics.grad,
+            decisions.choices.numerics.of("grad"),
             frozenset(self.outside.values()),
             self.offload,
             partitioned.nodes,

@@ -220,6 +220,7 @@ def _attention(
         value_dim=value_dim,
         block=sizes.kernel.block_of(backward=op.backward),
         fused=sizes.kernel.fused,
+        library=sizes.kernel.library,
     )
 
 

@@ -12,6 +12,7 @@ from tpusim.maxtext.remat import remat_of
 from tpusim.maxtext.shipped_tables import words
 from tpusim.models import Transformer
 from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
+from tpusim.program import SPLASH, TOKAMAX
 
 USP = "usp"
 """The exchange that combines a ring and an all-to-all."""
@@ -72,7 +73,8 @@ def _batch(config: MaxTextConfig, pod: Slice) -> int:
 
 
 def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
-    """Return the dtypes: a gradient has that of its matmul; a cast to `grad_dtype` is not stored.
+    """Return the dtypes: a gradient has that of its matmul, in the stacks of the layers that of
+    its weight; a cast to `grad_dtype` is not stored.
 
     Moments have the weights' dtype, the first one `mu_dtype` where it is given, and the sums over
     accumulated steps have the weights' dtype too. int8 is AQT's, whose operands are gathered as
@@ -86,7 +88,7 @@ def _dtypes(config: MaxTextConfig) -> dict[str, Any]:
         "dtype": dtype,
         "matmul_dtype": config.choice("quantization", words("quantization")),
         "param_dtype": weights,
-        "grad_dtype": dtype,
+        "grad_dtype": dtype if dtype == "f32" else "",
         "moment_dtype": first,
         "second_moment_dtype": weights,
     }
@@ -212,8 +214,11 @@ def _attention_kernel_of(config: MaxTextConfig) -> dict[str, Any]:
         [config.size(f"sa_block_{side}{of}") for side in ("q", "kv")] for of in ("", "_dkv")
     )
     fused = config.flag("sa_use_fused_bwd_kernel")
+    ring = config.text("context_parallel_strategy") == "ring"
+    tokamax = config.flag("use_tokamax_splash") and not ring
     return {
         "attention_block": forward,
         "attention_block_backward": backward if backward != forward else (),
         "attention_backward": ONE_KERNEL if fused else TWO_KERNELS,
+        "attention_library": TOKAMAX if tokamax else SPLASH,
     }

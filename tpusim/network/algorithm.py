@@ -113,6 +113,9 @@ FLAT = " flat"
 MAX_HALO_DISTANCE = 8
 """The farthest device of a chain that a halo or a step may be sent to."""
 
+NARROW_SIDE = 2
+"""Chips along the shorter dimension of a slice that is all-reduced as one ring."""
+
 MIN_CUBE_SIDE = 4
 """The least chips along each of three dimensions for a gather to use all of them at once."""
 
@@ -141,9 +144,13 @@ def _uses_all_dimensions(kind: CollectiveKind, spans: Spans, topology: Topology)
     are three of `MIN_CUBE_SIDE` or more (4x4x4), else as one ring: the gathers of weights in 30
     programs for 2x4, 4x4 and 16x16 of v5e and v6e and for v5p 2x2x4, with libtpu 0.0.11.1 as well
     (on 2x2, where some are not, both take as long).
+
+    A slice of 2 x n is all-reduced as one ring: 8 and 32 MiB on 2x2 and 2x4 of v6e and on 2x4 of
+    v5e, and the gradients of a model on v6e 2x4 (libtpu 0.0.42.1); on 4x4 of v6e they are not.
     """
     if kind is CollectiveKind.ALL_REDUCE:
-        return _covers_dimensions(spans, topology)
+        narrow = len(topology.dims) == 2 and min(topology.dims) == NARROW_SIDE
+        return _covers_dimensions(spans, topology) and not narrow
     cube = len(topology.dims) == 3 and min(topology.dims) >= MIN_CUBE_SIDE
     return cube and kind is CollectiveKind.ALL_GATHER and _covers_slice(spans, topology)
 

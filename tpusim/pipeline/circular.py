@@ -111,7 +111,7 @@ def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedP
     placed = tuple(next(between) if piece else None for piece in pieces.joints)
     body = (
         *_passes(loops, placed, zeros(tuple(sums.values())), names),
-        *_sums_of_uses(joints, plan.numerics.grad),
+        *_sums_of_uses(joints, plan.numerics.of("grad")),
         *reduced.ops,
         *frame.barrier(reduced.crossing),
     )

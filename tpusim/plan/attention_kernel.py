@@ -6,12 +6,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tpusim.base.errors import PlanError
 from tpusim.base.value_checks import check_words, is_list
-from tpusim.program import ATTENTION_BLOCK
+from tpusim.program import ATTENTION_BLOCK, SPLASH
 
 BackwardKernels: TypeAlias = Literal["two-kernels", "one-kernel"]
 TWO_KERNELS: BackwardKernels
 ONE_KERNEL: BackwardKernels
 TWO_KERNELS, ONE_KERNEL = get_args(BackwardKernels)
+AttentionLibrary: TypeAlias = Literal["splash", "tokamax", "flash"]
 LANES = 128
 """A kernel's blocks are multiples of the lanes of a register."""
 
@@ -28,11 +29,17 @@ class AttentionKernel:
     backward: `two-kernels`, one for the gradient of the queries and one for those of keys and
         values, which both compute the scores; or `one-kernel` for all three (MaxText's
         `sa_use_fused_bwd_kernel`).
+    library: whose kernel it is: `splash`, of JAX, which has two operations of the vector unit or
+        more for each one of `tokamax`, of the library of that name with base 2 and an estimate of
+        the logits, and steps over the blocks that a causal mask hides (MaxText's
+        `use_tokamax_splash`); or `flash`, the older one of JAX, as torch_xla calls it: a step of
+        its forward kernel has the blocks of two sequences, one of dQ's twice the queries.
     """
 
     block: Sequence[int] = (ATTENTION_BLOCK, ATTENTION_BLOCK)
     block_backward: Sequence[int] = ()
     backward: BackwardKernels = "two-kernels"
+    library: AttentionLibrary = SPLASH
 
     def __post_init__(self) -> None:
         check_words("plan.attention_kernel", self)
@@ -60,6 +67,8 @@ class AttentionKernel:
             yield f"attention in blocks of {forward[0]} x {forward[1]}{apart}"
         if self.fused:
             yield "one backward kernel of attention"
+        if self.library != SPLASH:
+            yield f"attention by {self.library.capitalize()}"
 
 
 def _check_block(where: str, value: Any) -> None:

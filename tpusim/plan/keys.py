@@ -9,7 +9,7 @@ from tpusim.base.grouped_keys import GroupedKeys, flat_keys_of
 from tpusim.base.value_checks import choices_of
 from tpusim.graph import Adapters, Remat
 from tpusim.graph.remat import Policy
-from tpusim.plan.attention_kernel import AttentionKernel, BackwardKernels
+from tpusim.plan.attention_kernel import AttentionKernel, AttentionLibrary, BackwardKernels
 from tpusim.plan.axes import Rule
 from tpusim.plan.compiler import Collectives, Compiler, Lowering, Style
 from tpusim.plan.context import Context, ContextExchanges
@@ -58,7 +58,7 @@ class PlanKeys(TypedDict, total=False):
     quantisation_noise: Annotated[NoiseDtype, "dtypes.noise"]
     param_dtype: Annotated[WideDtype, "dtypes.param"]
     moment_dtype: Annotated[WideDtype, "dtypes.moment"]
-    grad_dtype: Annotated[WideDtype, "dtypes.grad"]
+    grad_dtype: Annotated[OptionalDtype, "dtypes.grad"]
     lowering: Annotated[Lowering, "compiler.lowering"]
     collectives: Annotated[Collectives, "compiler.collectives"]
     style: Annotated[Style, "compiler.style"]
@@ -79,6 +79,7 @@ class PlanKeys(TypedDict, total=False):
     attention_block: Annotated[Sequence[int], "attention_kernel.block"]
     attention_block_backward: Annotated[Sequence[int], "attention_kernel.block_backward"]
     attention_backward: Annotated[BackwardKernels, "attention_kernel.backward"]
+    attention_library: Annotated[AttentionLibrary, "attention_kernel.library"]
     input_s: float
     loop: Loop
     capacity_factor: Annotated[float, "experts.capacity_factor"]

@@ -29,6 +29,9 @@ _FOLLOWS = {
 }
 """The dtype that an empty one is the same as."""
 
+GRADIENTS = "bf16"
+"""The dtype of gradients, where nothing else is said."""
+
 _DTYPE_LABELS = {
     "param": "weights",
     "gather": "gathers",
@@ -49,7 +52,7 @@ class Numerics:
 
     compute: of matmuls and activations.
     param: of stored weights.
-    grad: of the stacked gradients; with f32 weights MaxText stacks those of the layers in f32.
+    grad: of the stacked gradients; empty for what programs of the style have (`Plan.as_compiled`).
     moment: of the optimizer's moments.
     second_moment: of the optimizer's second moments; empty for `moment`. `mu_dtype` of optax is
         the first moment's alone.
@@ -74,7 +77,7 @@ class Numerics:
 
     compute: WideDtype = "bf16"
     param: WideDtype = "f32"
-    grad: WideDtype = "bf16"
+    grad: OptionalDtype = ""
     moment: WideDtype = "f32"
     second_moment: OptionalDtype = ""
     gather: GatherDtype = ""
@@ -92,7 +95,7 @@ class Numerics:
 
     def of(self, key: str) -> str:
         """Return the dtype of a field: its own, or where it is empty the one that it follows."""
-        return str(getattr(self, key)) or self.of(_FOLLOWS[key])
+        return str(getattr(self, key)) or (self.of(_FOLLOWS[key]) if key in _FOLLOWS else GRADIENTS)
 
     @property
     def matmuls(self) -> dict[str, str]:
@@ -123,7 +126,7 @@ class Numerics:
             found = f"{self.compute} with matmuls {forward}, dx {dx}, dw {dw}"
         others = []
         for key, label in _DTYPE_LABELS.items():
-            usual = self.of(_FOLLOWS[key]) if key in _FOLLOWS else getattr(Numerics(), key)
+            usual = self.of(_FOLLOWS[key]) if key in _FOLLOWS else Numerics().of(key)
             if getattr(self, key) not in (usual, ""):
                 others.append(f"{label} {getattr(self, key)}")
         return f"{found} ({', '.join(others)})" if others else found

@@ -178,11 +178,14 @@ class Plan(GroupedFields):
         MaxText casts a weight within its layer, so that the loop over layers stacks the gradient of
         the weight itself, in its dtype: f32 in 10 of 10 of its own programs, which reduce it in
         bf16 before (0.2.4 and 0.2.5; `data`, `fsdp` and both, with and without rings, on v4, v5e,
-        v5p and v6e; libtpu 0.0.42.1 and 0.0.52). Layers that are not scanned have no stacks.
+        v5p and v6e; libtpu 0.0.42.1 and 0.0.52). Layers that are not scanned have no stacks, and
+        those of its pipelines were not seen.
         """
-        stacks = self.compiler.style == "maxtext" and self.remat.scan_layers
-        wider = stacks and self.numerics.param == "f32"
-        return self.replace(grad_dtype="f32") if wider else self
+        scanned = self.remat.scan_layers and not self.active_schedule
+        stacks = self.compiler.style == "maxtext" and scanned
+        if self.numerics.grad or not stacks or self.numerics.param != "f32":
+            return self
+        return self.replace(grad_dtype="f32")
 
     def check_together(self) -> None:
         """Raise PlanError for keys that contradict each other.

@@ -58,7 +58,9 @@ from tpusim.program.tiles import matrix_elements as matrix_elements
 from tpusim.program.tiles import stored_elements as stored_elements
 from tpusim.program.tiles import sublane_tiles as sublane_tiles
 from tpusim.program.work import ATTENTION_BLOCK as ATTENTION_BLOCK
-from tpusim.program.work import FUSED_SHARE as FUSED_SHARE
+from tpusim.program.work import FLASH as FLASH
+from tpusim.program.work import SPLASH as SPLASH
+from tpusim.program.work import TOKAMAX as TOKAMAX
 from tpusim.program.work import AttentionWork as AttentionWork
 from tpusim.program.work import CombinedWork as CombinedWork
 from tpusim.program.work import ConvolutionWork as ConvolutionWork

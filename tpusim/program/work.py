@@ -7,7 +7,7 @@ HBM and the core, on one device; dimensions are local ones, after partitioning.
 
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -95,10 +95,11 @@ ATTENTION_BLOCK = 512
 """Queries and keys of the block that a kernel visits at once, where nothing says otherwise: the
 default of MaxText (`sa_block_q` and others), Levanter and AXLearn."""
 
-FUSED_SHARE = 5 / 7
-"""Part of the backward pass's matmuls in two kernels that one kernel for all gradients does: five
-of seven, as scores and the gradient of the probabilities are computed once. Of the cycles that the
-compiler schedules it is 2824 of 4014 (splash attention of jax 0.10.2 on v5e, libtpu 0.0.42.1)."""
+SPLASH: Literal["splash"] = "splash"
+TOKAMAX: Literal["tokamax"] = "tokamax"
+FLASH: Literal["flash"] = "flash"
+"""Libraries of attention kernels: JAX's (jax/experimental/pallas/ops/tpu/splash_attention),
+Tokamax's of the same name, and JAX's older one (flash_attention) as torch_xla calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,12 @@ class AttentionWork:
     value_dim: width of the values; 0 if it is `head_dim`.
     late: the queries of a causal kernel are the last of the sequence, not an even share of early
         and late ones.
-    share: part of the pass's matmuls, if the kernel is one of several that make up the pass, as in
-        compiled programs (3/7 for dQ alone); the preparation of the pass is then not in it. 0 for
-        the whole pass, of two kernels if it is the backward one.
+    part: gradients that the kernel computes, `dq`, `dkv` or `all`, where it is one of the backward
+        pass's, as in compiled programs; what prepares the pass is then not in it. "" for a whole
+        pass.
     block: queries and keys that a step of the kernel's grid visits.
-    fused: one kernel computes all three gradients, if `share` does not say.
+    fused: one kernel computes all three gradients, if `part` does not say.
+    library: whose kernel it is, `splash`, `tokamax` or `flash`.
     """
 
     batch: Number
@@ -132,9 +134,10 @@ class AttentionWork:
     write_bytes: Number
     value_dim: Number = 0
     late: bool = False
-    share: Number = 0
+    part: str = ""
     block: tuple[int, int] = (ATTENTION_BLOCK, ATTENTION_BLOCK)
     fused: bool = False
+    library: str = SPLASH
 
     @property
     def value_width(self) -> Number:
@@ -148,6 +151,9 @@ class VectorWork:
 
     scattered: single elements that are added to its result by their index, one after another.
     gathered: of the bytes read and written, those of rows that are picked by their index.
+    crossing: memory tiles whose elements change row or lane (`compiler.work.relayout`).
+    compiled: True if the operations are those of a compiled program, which widens and rounds bf16
+        around each; a plan counts about half as many.
     """
 
     read_bytes: Number
@@ -155,6 +161,8 @@ class VectorWork:
     flops: Number
     scattered: Number = 0
     gathered: Number = 0
+    crossing: Number = 0
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

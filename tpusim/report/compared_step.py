@@ -204,6 +204,9 @@ def _settings(written: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key in ("dcn_oversubscription", "clock_hz", "slow"):
         if key in written["slice"]:
             yield f"slice.{key}", written["slice"][key]
+    calibration = written["slice"].get("calibration")
+    if isinstance(calibration, dict):
+        yield "slice.calibration", calibration.get("file")
     for section in ("model", "plan"):
         table = written.get(section)
         if isinstance(table, dict):

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tpusim import __version__
+from tpusim.hardware import Calibration
 from tpusim.program import PassKind
 from tpusim.results import (
     PICO,
@@ -143,7 +144,18 @@ def _slice(result: Result) -> dict[str, Any]:
         "clock_hz": pod.chip.clock,
         "chips": pod.chips,
         "devices": pod.devices,
-    } | ({"slow": pod.slow.written} if pod.slow else {})
+        **({"slow": pod.slow.written} if pod.slow else {}),
+        **({"calibration": _calibration(found)} if (found := pod.chip.calibration) else {}),
+    }
+
+
+def _calibration(found: Calibration) -> dict[str, Any]:
+    return {
+        "file": found.name,
+        "learnt_from": list(found.learnt_from),
+        "date": found.date,
+        "factors": {name: asdict(factor) for name, factor in found.factors},
+    }
 
 
 def _placement(result: Result) -> dict[str, Any]:

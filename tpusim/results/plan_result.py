@@ -110,15 +110,16 @@ class PlanResult(Result):
     def error_range(self) -> ErrorRange | None:
         """The range of measured over predicted time, from measured runs like this one.
 
-        None under the lowering `ideal`, as no run is compiled perfectly; and for a forward pass
-        alone, slow parts of a slice, and steps that wait for their input, as no measured run is
-        known to have had any.
+        Those of a calibration count too. None under the lowering `ideal`, as no run is compiled
+        perfectly; and for a forward pass alone, slow parts of a slice, and steps that wait for
+        their input, as no measured run is known to have had any.
         """
         starved = self.input is not None and self.input.starved_by
         known = self.plan.compiler.lowering == "xla" and self.verdicts.trained
         if not known or self.pod.slow or starved:
             return None
-        return expected_range(self.features)
+        learnt = self.pod.chip.calibration
+        return expected_range(self.features, learnt.steps if learnt else ())
 
     @property
     def reported_temp_bytes(self) -> float:

@@ -166,7 +166,11 @@ NEEDS = (
         "the model has no causal attention kernel",
     ),
     Need(("context_balanced",), _sees_halves, "kernels see whole sequences of fewer heads"),
-    Need(("attention_block",), lambda s, _: _with_kernel(s, backward=False), NO_KERNEL),
+    Need(
+        ("attention_block", "attention_library"),
+        lambda s, _: _with_kernel(s, backward=False),
+        NO_KERNEL,
+    ),
     Need(
         ("attention_block_backward", "attention_backward"),
         lambda s, _: _with_kernel(s, backward=True),

@@ -13,7 +13,7 @@ from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, 
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
 from tpusim.base.value_checks import is_list
-from tpusim.hardware import Slice
+from tpusim.hardware import Slice, read_calibration
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
@@ -121,7 +121,7 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
     """Return the run of the tables of a run file. Raise as `read_run` does, without the file.
 
     where: the words that name the run in messages.
-    folder: that `model.hf` is relative to.
+    folder: that `model.hf` and `slice.calibration` are relative to.
     """
     rest, train = split_train(tables)
     given, other = split_model(rest)
@@ -134,7 +134,7 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
         data["plan"]["mesh"] = _base_mesh(kind, data["plan"], tries)
     model, notes = _model_of(data["model"], folder, other)
     plan = Plan(**data["plan"])
-    pod = _slice(data["slice"]) if "slice" in data else None
+    pod = _slice(data["slice"], folder) if "slice" in data else None
     sweep, search = None, None
     if kind == "sweep":
         from tpusim.sweeps import Space
@@ -228,8 +228,11 @@ def _valid(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
         raise fault_of(error, data) from error
 
 
-def _slice(given: Mapping[str, Any]) -> Slice:
+def _slice(given: Mapping[str, Any], folder: Path) -> Slice:
     others = {key: value for key, value in given.items() if key not in ("name", *_SHAPED)}
+    if "calibration" in others:
+        with blame("slice.calibration"):
+            others["calibration"] = read_calibration(folder / others["calibration"])
     if "name" not in given:
         for key in _SHAPED:
             if key not in given:

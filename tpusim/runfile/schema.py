@@ -123,6 +123,7 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "dcn_oversubscription": float,
     "clock": Clock,
     "slow": SlowTable,
+    "calibration": str,
 }
 KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
 """The sections whose keys have two spellings."""

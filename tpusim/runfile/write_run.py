@@ -91,6 +91,11 @@ def _check_read(text: str, given: Mapping[str, Any]) -> None:
 
 def _slice_table(pod: Slice) -> dict[str, Any]:
     chip = pod.chip
+    if chip.calibration is not None:
+        raise HardwareError(
+            "the slice is calibrated, and a run file names the file of a calibration; write the "
+            'run of the slice without it, and add calibration = "mine.toml" under [slice]'
+        )
     if chip.name in chip_names():
         known = load_chip(chip.name)
         known = known if pod.clock is None else known.at_clock(pod.clock)

@@ -323,7 +323,7 @@ class PlanSpace:
         for values in product(*(self.vary[key] for key in keys)):
             kernel = self.base.replace(**dict(zip(keys, values, strict=True))).attention_kernel
             blocks = (kernel.block_of(backward=late) for late in (False, True))
-            found.setdefault((*blocks, kernel.backward), kernel)
+            found.setdefault((*blocks, kernel.backward, kernel.library), kernel)
         return tuple(found.values())
 
     @cached_property

@@ -82,6 +82,8 @@ def on_slice(trials: FitTrials, trial: Trial, axis: str) -> WayToFit:
 def _slice_setting(pod: Slice) -> str:
     """Return a slice's shape as `--set` takes it, in place of its name where it may have one."""
     name, chip = pod.chip.name, pod.chip
-    if name in chip_names() and (load_chip(name) == chip or pod.clock is not None):
+    if name in chip_names() and (
+        load_chip(name) == chip or pod.clock is not None or chip.calibration
+    ):
         return f'slice.name="{name}:{pod.topology}"'
     return f'slice.topology="{pod.topology}"'

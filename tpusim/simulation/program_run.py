@@ -150,7 +150,7 @@ def _replaced_facts(
     compiled: "Compiled", pod: Slice, mesh: Mapping[str, int] | None
 ) -> Iterator[str]:
     """Yield a remark for each argument that replaces a fact of the program."""
-    if compiled.slice is not None and str(compiled.slice) != str(pod):
+    if compiled.slice is not None and compiled.slice.machine != pod.machine:
         yield (
             f"it was compiled for {compiled.slice}: for {pod} the compiler would make another "
             "program, so compile it again to compare the two"

@@ -21,6 +21,7 @@ TRAIN, SWEEP, SEARCH = (
 SEARCH = SEARCH.replace("mesh = { fsdp = 16 }", "")
 MEASURED = f"{RUN}[measured]\nstep_s = 0.01\n"
 HLO = Path(__file__).parents[2] / "data" / "hlo" / "plain" / "scan_mlp_v5e_2x2.hlo.gz"
+PROFILE = HLO.parents[2] / "profiles" / "scan_mlp_v5e_2x2.xplane.pb.gz"
 FOLDERS: Mapping[str, tuple[list[str], str]] = {
     "simulate": (["RUN"], "summary.txt"),
     "train": (["TRAIN"], "training.txt"),
@@ -31,9 +32,11 @@ FOLDERS: Mapping[str, tuple[list[str], str]] = {
     "validate": (["RUNS"], "validation.json"),
     "replay": (["PROGRAM", "--slice", "v5e:2x2"], "result.json"),
     "check": (["RUN"], "check.txt"),
+    "diagnose": ([str(PROFILE)], "diagnose.json"),
 }
 """Arguments of each command with a folder for its files, and one of these."""
 FILES: Mapping[str, tuple[list[str], str]] = {
+    "calibrate": (["MEASURED"], "mine.toml"),
     "export": (["RUN"], "step.py"),
     "compile": (["PROGRAM", "--slice", "v5e:2x2"], "step.hlo"),
 }
@@ -52,6 +55,7 @@ def _given(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "SWEEP": ("sweep.toml", SWEEP),
         "SEARCH": ("search.toml", SEARCH),
         "RUNS": ("runs/one.toml", MEASURED),
+        "MEASURED": ("runs/one.toml", MEASURED),
         "PROGRAM": ("program.hlo", gzip.decompress(HLO.read_bytes()).decode()),
     }
     (folder / "runs").mkdir()

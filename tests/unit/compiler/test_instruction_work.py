@@ -7,7 +7,6 @@ from tpusim.compiler.work.instruction_work import InstructionWork, instruction_w
 from tpusim.costs import work_seconds
 from tpusim.hardware import load_chip
 from tpusim.program import (
-    FUSED_SHARE,
     AttentionWork,
     CombinedWork,
     ConvolutionWork,
@@ -107,7 +106,7 @@ def test_a_stack_of_layers_is_read_and_written_one_layer_at_a_time() -> None:
     layer = 256 * 128 * 2
     found = work(STACK)
     assert (found.read_bytes, found.write_bytes) == (layer, layer)
-    assert found.model == VectorWork(layer, layer, 256 * 128)
+    assert found.model == VectorWork(layer, layer, 256 * 128, compiled=True)
 
 
 def test_an_update_of_what_the_fusion_makes_writes_all_of_it() -> None:
@@ -240,7 +239,7 @@ def test_two_backward_kernels_take_the_time_of_the_backward_pass() -> None:
                   f"{INFO} {QKV} {QKV} {QKV} {rest} s32[8,4096]{{1,0}}",
                   f"({QKV}, {QKV})")  # fmt: skip
     assert queries.flops + keys.flops == 2 * FULL / 2
-    assert 3 * keys.model.share == 4 * queries.model.share
+    assert (queries.model.part, keys.model.part) == ("dq", "dkv")
     device = load_chip("v5p").device
     both = sum(work_seconds(kernel.model, device) for kernel in (queries, keys))
     whole = AttentionWork(2, 16, 4096, 4096, 128, "bf16", True, 0, True, 0, 0)
@@ -255,17 +254,17 @@ OLD_SIZES = (
 
 
 @pytest.mark.parametrize(
-    ("named", "share", "block"),
-    [("fwd_residuals", 0, (256, 512)), ("dq", 3 / 7, (64, 2048)), ("dkv", 4 / 7, (128, 1024))],
+    ("named", "part", "block"),
+    [("fwd_residuals", "", (256, 512)), ("dq", "dq", (64, 2048)), ("dkv", "dkv", (128, 1024))],
 )
 def test_a_kernel_of_older_jax_is_of_the_pass_that_its_name_begins_with(
-    named: str, share: float, block: tuple[int, int]
+    named: str, part: str, block: tuple[int, int]
 ) -> None:
     """`block_kv_dq` stands in all of these names."""
     found = kernel(f"splash_mha_{named}_{OLD_SIZES}.3", f"{INFO} {QKV} {QKV} {QKV}", QKV).model
     assert isinstance(found, AttentionWork)
-    assert found.share == pytest.approx(share)
-    assert found.backward == bool(share)
+    assert found.part == part
+    assert found.backward == bool(part)
     assert found.block == block
 
 
@@ -298,7 +297,7 @@ def test_a_fused_backward_kernel_is_known_by_its_results_under_grouped_queries(
     found = kernel("splash_mha_dkv.1", f"{INFO} {QKV} {keys} {keys} {QKV}",
                    f"({', '.join(results.split())})").model  # fmt: skip
     assert isinstance(found, AttentionWork)
-    assert found.share == pytest.approx(FUSED_SHARE if fused else 4 / 7)
+    assert found.part == ("all" if fused else "dkv")
 
 
 def test_a_fused_backward_kernel_may_have_narrower_values() -> None:
@@ -310,8 +309,8 @@ def test_a_fused_backward_kernel_may_have_narrower_values() -> None:
         ).model
         for results in ([keys, keys, values], [keys, values])
     )
-    assert fused.share == pytest.approx(FUSED_SHARE)
-    assert apart.share == pytest.approx(4 / 7)
+    assert fused.part == "all"
+    assert apart.part == "dkv"
 
 
 def test_grouped_matmuls_are_known_by_their_shapes() -> None:
@@ -433,7 +432,7 @@ def test_backward_kernels_have_the_mask_of_the_forward_ones() -> None:
     """)
     found = instruction_work(made, made.main, made.main[made.main.root])
     assert not found.model.causal
-    assert found.model.share == 3 / 7
+    assert found.model.part == "dq"
 
 
 def test_a_paged_cache_is_read_as_far_as_its_tables_reach() -> None:

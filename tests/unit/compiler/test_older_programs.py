@@ -6,16 +6,16 @@ from hlo import DATA
 
 import tpusim as ts
 from tpusim.base import Phase, PlanError
-from tpusim.program import FUSED_SHARE, AttentionWork, walk_ops
+from tpusim.program import AttentionWork, walk_ops
 from tpusim.results import ReplayResult
 
 pytest.importorskip("jaxlib.xla_client")
 
-FORWARD = [(Phase.FORWARD, 0), (Phase.RECOMPUTE, 0)]
+FORWARD = [(Phase.FORWARD, ""), (Phase.RECOMPUTE, "")]
 KERNELS = {
-    "splash": [*FORWARD, (Phase.BACKWARD, 3 / 7), (Phase.BACKWARD, 4 / 7)],
-    "splash_fused": [*FORWARD, (Phase.BACKWARD, FUSED_SHARE)],
-    "splash_before_code": [*FORWARD, (Phase.BACKWARD, 3 / 7), (Phase.BACKWARD, 4 / 7)],
+    "splash": [*FORWARD, (Phase.BACKWARD, "dq"), (Phase.BACKWARD, "dkv")],
+    "splash_fused": [*FORWARD, (Phase.BACKWARD, "all")],
+    "splash_before_code": [*FORWARD, (Phase.BACKWARD, "dq"), (Phase.BACKWARD, "dkv")],
 }
 """Attention kernels of each program: the pass, and the part of the backward pass."""
 
@@ -35,8 +35,8 @@ def test_programs_of_an_older_compiler_replay_with_nothing_unknown(name: str) ->
         for op, _ in walk_ops(found.program.body)
         if isinstance(getattr(op, "work", None), AttentionWork)
     ]
-    seen = sorted((op.phase, float(work.share)) for op, work in kernels)
-    assert seen == [(phase, pytest.approx(share)) for phase, share in sorted(KERNELS[name])]
+    seen = sorted((op.phase, work.part) for op, work in kernels)
+    assert seen == sorted(KERNELS[name])
     for _, work in kernels:
         assert (work.batch, work.heads, work.q_len, work.block) == (2, 8, 1024, (256, 512))
 

@@ -133,7 +133,8 @@ def test_a_wait_belongs_to_what_it_waits_for(tmp_path: Path) -> None:
     [
         ("convolution fusion", "fusion.1", "matmul"), ("loop fusion", "fusion.1", "vector"),
         ("custom-call", "splash_mha_fwd.1", "attention"), ("custom-call", "x.1", "kernel"),
-        ("custom-call", "quantized_matmul_kernel.1", "matmul"), ("all-reduce", "x", "all-reduce"),
+        ("custom-call", "quantized_matmul_kernel.1 jit(f)/attention/q_proj", "matmul"),
+        ("all-reduce", "x", "all-reduce"),
         ("custom fusion", "all-reduce-scatter.1 jit(f)/psum", "reduce-scatter"),
         ("copy-done", "copy-done.1", "dma"), ("async-start", "slice-start", "dma"),
         ("infeed", "infeed.1", "input"), ("while", "while.1", "control flow"),
@@ -239,6 +240,24 @@ def test_a_slow_device_is_named_with_its_factor(tmp_path: Path) -> None:
     assert first.kind == "slow device"
     assert "TPU:1 works for" in first.text
     assert "1.15 times as long" in first.text
+
+
+def test_a_device_whose_collectives_take_longer_is_named(tmp_path: Path) -> None:
+    """Without any prediction: it has no fault in its own work."""
+    space = SpaceWriter()
+    for number in range(4):
+        plane = space.plane(f"/device:TPU:{number}")
+        took = 900 if number == 2 else 300
+        for begin in (0, 5000, 10000):
+            plane.add(PROGRAMS, "jit_step(1)", begin, 1000 + took)
+            plane.add(OPERATIONS, "fusion.1", begin, 1000)
+            plane.add(OPERATIONS, "all-gather.1", begin + 1000, took)
+    (first, *_) = [
+        each
+        for each in ts.diagnose(written(tmp_path, space.xspace())).findings
+        if each.kind == "slow device"
+    ]
+    assert first.text.startswith("TPU:2 is in collectives for 900 ps a step")
 
 
 def diagnosed(folder: Path) -> Diagnosis:

@@ -255,8 +255,9 @@ def test_the_head_of_maxtext_waits_where_it_is_all_reduced(
     """In 5 of 5 of its programs; over `fsdp` alone, where it is scattered, not; nor a tied one."""
     size: dict[str, Any] = {"global_batch": 256, "seq_len": 1024, "remat": "full"}
     plan = plan_of(mesh, **size, **keys)
-    assert head_waits(plan) is waits
-    assert not head_waits(plan, tied_embeddings=True)
+    assert head_waits(plan.as_compiled) is waits
+    assert not head_waits(plan.replace(grad_dtype="bf16"))
+    assert not head_waits(plan.as_compiled, tied_embeddings=True)
 
 
 @pytest.mark.parametrize(

@@ -168,3 +168,16 @@ def test_causal_attention_counts_half_in_later_versions(name: str, half: float) 
     """As `calculate_tflops_training_per_device` of maxtext 0.2.5, run on its own configs, says."""
     run = ts.from_maxtext(None, {"model_name": name}, pod="v5p-8")
     assert f"MaxText counts {half:,.1f} TFLOP per device and step" in run.counts
+
+
+@pytest.mark.parametrize(
+    ("keys", "library"),
+    [
+        ({}, "splash"),
+        ({"use_tokamax_splash": True}, "tokamax"),
+        ({"use_tokamax_splash": True, "context_parallel_strategy": "ring"}, "splash"),
+    ],
+)
+def test_the_library_of_attention_is_a_key(keys: dict[str, Any], library: str) -> None:
+    """A ring's kernels are taken as splash attention's, whatever the key says."""
+    assert ts.from_maxtext(None, keys, pod="v5e-16").plan.attention_kernel.library == library

@@ -32,6 +32,7 @@ OTHER: dict[str, Any] = {
     "context_exchange": {"context": "ring"}, "context_balanced": False,
     "attention_block": (1024, 512), "attention_block_backward": (512, 2048),
     "attention_backward": "one-kernel",
+    "attention_library": "tokamax",
     "input_s": 0.5, "loop": "synchronous", "capacity_factor": 1.25, "dispatch": "sort",
     "expert_exchange": "ring", "expert_buffer": 1.5, "expert_skew": 0.5, "seed": 3,
     "expert_tiles": (256, 2048, 1536),

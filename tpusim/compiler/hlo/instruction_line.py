@@ -16,12 +16,12 @@ class InstructionLine:
     """An instruction and its operands.
 
     operands: as parameters, those that can be read.
-    whole: False if the line ends among the operands.
+    rest: what cannot be read of a line that ends among its operands; empty for a whole line.
     """
 
     instruction: Instruction
     operands: tuple[Instruction, ...]
-    whole: bool
+    rest: str = ""
 
     def module(self, *bodies: Computation, devices: int = 1) -> HloModule:
         """Return a module that runs the instruction alone; bodies: computations that it calls."""
@@ -44,31 +44,31 @@ def read_instruction(text: str) -> InstructionLine:
     opcode = _OPCODE.match(text, at)
     if opcode is None:
         raise ValueError(f"{text[:60]!r} has no opcode")
-    operands, end, whole = _operands(text, opcode.end())
+    operands, end = _operands(text, opcode.end())
     made = Instruction(
         start[1] or "line",
         opcode[1],
         text[start.end() : at],
         tuple(each.name for each in operands),
-        text[end:].lstrip(", "),
+        text[end:].removeprefix(")").lstrip(", ") if text.startswith(")", end) else "",
     )
-    return InstructionLine(made, operands, whole)
+    return InstructionLine(made, operands, "" if text.startswith(")", end) else text[end:])
 
 
-def _operands(text: str, at: int) -> tuple[tuple[Instruction, ...], int, bool]:
-    """Return the operands that begin at a place of the text, their end, and whether all are."""
+def _operands(text: str, at: int) -> tuple[tuple[Instruction, ...], int]:
+    """Return the whole operands that begin at a place of the text, and their end."""
     found: list[Instruction] = []
     while not text.startswith(")", at):
         try:
             _, end = read_shape(text, at)
         except ValueError:
-            return tuple(found), len(text), False
+            break
         if end >= len(text) or text[end] == "{":
-            return tuple(found), len(text), False
+            break
         number = len(found)
         found.append(
             Instruction(f"operand.{number}", "parameter", text[at:end].strip(), literal=str(number))
         )
         name = _OPERAND.match(text, end)
         at = name.end() if name else end
-    return tuple(found), at + 1, True
+    return tuple(found), at

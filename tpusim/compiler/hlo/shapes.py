@@ -48,15 +48,20 @@ class Shape:
         return self.elements * ELEMENT_BITS.get(self.dtype, 32) / 8
 
     @property
-    def padded_bytes(self) -> float:
-        """Bytes in memory: minor dimensions are rounded up to whole tiles of the first kind."""
+    def padded_elements(self) -> int:
+        """Elements in memory: minor dimensions are rounded up to whole tiles of the first kind."""
         if not self.tiles or not self.dims:
-            return self.bytes
+            return self.elements
         sizes = [self.dims[dim] for dim in self.order] if self.order else list(self.dims[::-1])
         tile = self.tiles[0][::-1]
         for at, size in enumerate(tile[: len(sizes)]):
             sizes[at] = -(-sizes[at] // size) * size
-        return prod(sizes) * ELEMENT_BITS.get(self.dtype, 32) / 8
+        return prod(sizes)
+
+    @property
+    def padded_bytes(self) -> float:
+        """Bytes in memory, with the padding of tiles."""
+        return self.padded_elements * ELEMENT_BITS.get(self.dtype, 32) / 8
 
     @property
     def hbm_bytes(self) -> float:

@@ -8,13 +8,17 @@ from math import prod
 from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import dtype_name
-from tpusim.program import ATTENTION_BLOCK, FUSED_SHARE, AttentionWork, seen_keys
+from tpusim.program import ATTENTION_BLOCK, SPLASH, TOKAMAX, AttentionWork, seen_keys
 
-BACKWARD_SHARES = {"dq": 3 / 7, "dkv": 4 / 7}
-"""Parts of the backward pass that its two kernels do: dQ takes three matmuls, dK and dV four, as
-both compute the scores and their gradient (JAX, splash and flash attention kernels)."""
+GRADIENTS = ("dq", "dkv")
+"""Names of the backward pass's two kernels (JAX, splash and flash attention kernels)."""
 
-USEFUL_MATMULS = {"dq": 1, "dkv": 3, "": 4}
+ALL_GRADIENTS = "all"
+
+TOKAMAX_SETTING = "use_base2_exp"
+"""A setting of Tokamax's kernels that JAX's do not have; both have theirs in the metadata."""
+
+USEFUL_MATMULS = {"dq": 1, "dkv": 3, ALL_GRADIENTS: 4}
 """Matmuls of a backward kernel whose result is new: dQ; dP, dK and dV. The probabilities are
 recomputed, and dQ's kernel computes dP a second time."""
 
@@ -52,7 +56,7 @@ def attention_work(
         raise ValueError(f"queries {query} are not [batch, heads, sequence, width]")
     batch, heads = prod(query.dims[:-3]), prod(query.dims[-3:-2])
     width = value.dims[-1] if value.dims[-1] != query.dims[-1] else 0
-    share = _backward_share(instruction, query, key, value)
+    part = _backward_part(instruction, query, key, value)
     return AttentionWork(
         batch=batch,
         heads=heads,
@@ -62,12 +66,13 @@ def attention_work(
         dtype=dtype_name(query.dtype),
         causal=mask.causal,
         window=0,
-        backward=bool(share),
+        backward=bool(part),
         read_bytes=read,
         write_bytes=written,
         value_dim=width,
-        share=share,
+        part=part,
         block=kernel_block(instruction),
+        library=TOKAMAX if TOKAMAX_SETTING in instruction.attributes else SPLASH,
     )
 
 
@@ -93,9 +98,9 @@ def gradient_part(instruction: Instruction) -> str:
     """
     name = instruction.name.lower()
     if found := _NAMED_PASS.match(name):
-        return found[1] if found[1] in BACKWARD_SHARES else ""
+        return found[1] if found[1] in GRADIENTS else ""
     before = name.partition("_block")[0]
-    return next((part for part in BACKWARD_SHARES if f"_{part}" in before), "")
+    return next((part for part in GRADIENTS if f"_{part}" in before), "")
 
 
 def kernel_block(instruction: Instruction) -> tuple[int, int]:
@@ -116,11 +121,11 @@ def _named_size(instruction: Instruction, name: str) -> int:
     return (int(found[1]) if found else 0) or ATTENTION_BLOCK
 
 
-def _backward_share(instruction: Instruction, query: Shape, key: Shape, value: Shape) -> float:
-    """Return the part of the backward pass that a kernel does; 0 for a forward kernel."""
+def _backward_part(instruction: Instruction, query: Shape, key: Shape, value: Shape) -> str:
+    """Return the gradients that a kernel computes, by its name and results; "" if it is forward."""
     part = gradient_part(instruction)
     fused = part == "dkv" and _computes_dq(instruction, query, key, value)
-    return FUSED_SHARE if fused else BACKWARD_SHARES.get(part, 0)
+    return ALL_GRADIENTS if fused else part
 
 
 def _computes_dq(instruction: Instruction, query: Shape, key: Shape, value: Shape) -> bool:
@@ -150,7 +155,7 @@ def useful_flops(instruction: Instruction, work: AttentionWork) -> float:
     """Return the FLOPs that count: two matmuls forward, four backward, causal ones at half."""
     matmuls = 2
     if work.backward:
-        matmuls = USEFUL_MATMULS["" if work.share == FUSED_SHARE else gradient_part(instruction)]
+        matmuls = USEFUL_MATMULS[work.part]
     scores = work.batch * work.heads * work.q_len * seen_keys(work)
     return float(2 * matmuls * scores * (work.head_dim + work.value_width) / 2)
 

@@ -22,6 +22,7 @@ from tpusim.compiler.hlo.opcodes import (
 )
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import DotShape, dot_shape
+from tpusim.compiler.work.relayout import MOVED_WEIGHT, crossing_tiles
 from tpusim.program import CombinedWork, VectorWork, Work
 
 Operands: TypeAlias = Sequence[Instruction]
@@ -32,10 +33,12 @@ class FusionCost:
     """Operations and dots of the required instructions, in total.
 
     vector: operations of the vector unit.
+    crossing: memory tiles that pass through the cross-lane unit.
     unknown: description of operations that are not understood.
     """
 
     vector: float = 0.0
+    crossing: float = 0.0
     dots: list[DotShape] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
@@ -49,13 +52,18 @@ class FusionCost:
         """Those of taps on padding."""
         return sum(dot.padding_flops for dot in self.dots)
 
-    def work(self, read: float, write: float, stored: float) -> Work:
+    def work(self, read: float, write: float, stored: float, tiles: float = 0) -> Work:
         """Return one dot with all else as its epilogue, or several that share it by their FLOPs.
 
-        A vector group takes at least one operation per stored element, in any memory.
+        tiles: those of the elements stored on the chip.
+
+        A vector group takes at least one operation per stored element, in any memory, and at least
+        the time of its tiles as they are moved whole.
         """
         if not self.dots:
-            return VectorWork(read, write, max(self.vector, stored))
+            crossing = max(self.crossing, MOVED_WEIGHT * tiles)
+            operations = max(self.vector, stored)
+            return VectorWork(read, write, operations, crossing=crossing, compiled=True)
         shares = [self._share(dot) for dot in self.dots]
         works = tuple(
             dot.work(share * read, share * write, share * self.vector)
@@ -88,6 +96,7 @@ def operand_shares(
         tally.dots.append(dot_shape(instruction, left, right, out))
         return [1.0] * len(operands)
     tally.vector += share * _operations(instruction, operands, tally)
+    tally.crossing += share * crossing_tiles(instruction, operands)
     return _READ_RULES.get(op, _read_elementwise)(instruction, operands, share)
 
 

@@ -16,6 +16,7 @@ from tpusim.compiler.work.fusion_cost import (
     written_shares,
 )
 from tpusim.compiler.work.kernels import kernel_work
+from tpusim.compiler.work.relayout import tile_count
 from tpusim.hardware import DTYPES
 from tpusim.program import CombinedWork, EstimatedWork, VectorWork, Work, kind_of
 
@@ -131,8 +132,12 @@ def _work(module: HloModule, computation: Computation, instruction: Instruction)
             part * shape.hbm_bytes
             for part, operand in zip(parts, operands, strict=False)
             for shape in operand.arrays
+            if shape.dims
         )
-        work = tally.work(read, write, sum(part * shape.elements for part, shape in made))
+        stored = sum(part * shape.elements for part, shape in made)
+        on_chip = [(part, shape) for part, shape in made if shape.space != HBM_SPACE]
+        tiles = sum(part * tile_count(shape) for part, shape in on_chip)
+        work = tally.work(read, write, stored, tiles)
         flops, understood = tally.flops, not tally.unknown
         note = "; ".join(sorted(set(tally.unknown))) or (EVEN_GROUPS if groups > 1 else "")
     cycles = estimated_cycles(instruction)

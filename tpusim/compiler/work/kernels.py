@@ -29,6 +29,7 @@ from tpusim.compiler.work.attention_kernels import (
 )
 from tpusim.compiler.work.dots import BF16_PASSES, DotShape, dtype_name, matmul_dtype
 from tpusim.compiler.work.fusion_cost import EVEN_GROUPS, FusionCost
+from tpusim.compiler.work.shaped_kernels import work_by_shapes
 from tpusim.program import MatmulWork, VectorWork, Work, grouped_bytes_read
 
 MIN_MATMUL_SIDE = 128
@@ -74,7 +75,10 @@ def kernel_work(
         else None
     )
     return (
-        found or _by_body(module, instruction, operands) or _estimated(instruction, read, written)
+        found
+        or _by_body(module, instruction, operands)
+        or _by_shapes(instruction, operands, read, written)
+        or _estimated(instruction, read, written)
     )
 
 
@@ -192,6 +196,16 @@ def _by_body(
     return KernelWork(tally.work(read, written, 0), tally.flops, BODY_NOTE + once)
 
 
+def _by_shapes(
+    instruction: Instruction, operands: Sequence[Shape], read: float, written: float
+) -> KernelWork | None:
+    """Return the work that shapes tell, of kernels without an estimate."""
+    if any(_estimate(instruction)):
+        return None
+    found = work_by_shapes(instruction, operands, read, written)
+    return None if found is None else KernelWork(*found)
+
+
 BODY_NOTE = "kernel costed by its body"
 
 
@@ -252,7 +266,7 @@ def moved_bytes(
 def body_cost(body: KernelBody) -> FusionCost:
     """Return the matmuls of a body, and its vector operations."""
     vector = sum(_mlir_weight(name) * elements for name, elements in body.operations.items())
-    return FusionCost(vector, [_dot_shape(each) for each in body.matmuls if each.times])
+    return FusionCost(vector, dots=[_dot_shape(each) for each in body.matmuls if each.times])
 
 
 def _dot_shape(found: KernelMatmuls) -> DotShape:

@@ -306,11 +306,13 @@ def _is_all_reduced_head(entry: ComputeNode, body: Body) -> bool:
     It waits in 5 of 5 of MaxText's own programs over `data` (32k to 65k words on v4, v5p and v6e),
     beside `fsdp` too, and in the trace of one that ran on v6e; over `fsdp` alone on v5p, where it
     is scattered, it does not (0.2.4 and 0.2.5; libtpu 0.0.42.1 and 0.0.52). Nor does it beside
-    copies to the host, or as a tied table (2 of 2 plans with its flags on v5e).
+    copies to the host, as a tied table (2 of 2 plans with its flags on v5e), or where weights are
+    cast once a step, before the layers.
     """
     weight = entry.op.outputs[0].primal
     terms = [e for e in body.computes if weight in {tensor.primal for tensor in e.op.outputs}]
-    if body.compiler.style != "maxtext" or body.remat.offload or len(terms) > 1:
+    once = body.remat.scan_layers and body.numerics.of("grad") == body.numerics.compute
+    if body.compiler.style != "maxtext" or once or body.remat.offload or len(terms) > 1:
         return False
     scattered = {
         key

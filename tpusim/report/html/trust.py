@@ -60,7 +60,8 @@ def _value(chip: Chip, name: str, entry: Sourced) -> tuple[str, str]:
     value = chip_value(chip, name)
     if value is None or value == entry.value:
         return entry.text, entry.kind
-    return f"{value:g}" if isinstance(value, int | float) else str(value), "given by you"
+    origin = "given by you" if chip.calibration is None else "calibrated"
+    return f"{value:g}" if isinstance(value, int | float) else str(value), origin
 
 
 def chip_value(chip: Chip, name: str) -> object:

@@ -1,0 +1,64 @@
+"""Measured steps as rows: each run beside its simulation."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import log
+
+import numpy as np
+
+from tpusim.base.errors import FileError
+from tpusim.calibration.estimate import Rows
+from tpusim.calibration.trial import TrialFactors
+from tpusim.hardware import FACTORS, Chip
+from tpusim.runfile import SimulationRun
+from tpusim.simulation import simulate
+
+STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A run and the seconds of its step; simulated on the placement of its first simulation."""
+
+    run: SimulationRun
+    step_s: float
+
+    @classmethod
+    def of(cls, run: SimulationRun) -> "MeasuredStep":
+        """Return the measured step of a run file. Raise FileError if it has none."""
+        if run.measured is None:
+            raise FileError(
+                f"{run.where}: no measured step; write a section [measured] with step_s = 21.6, or "
+                "give the profile of a step"
+            )
+        if run.pod.chip.calibration is not None:
+            raise FileError(
+                f"{run.where}: slice.calibration is given, and factors are learnt of the chip as "
+                "it is in the catalogue; leave it out"
+            )
+        return cls(run, run.measured.step_s)
+
+    @property
+    def chip(self) -> Chip:
+        """The chip of the slice."""
+        return self.run.pod.chip
+
+    def rows(self, trial: TrialFactors, factors: Sequence[str]) -> Rows:
+        """Return the row of the step: its ratio, and elasticities by finite differences."""
+        run = self.run
+        first = simulate(run.model, run.plan, trial.pod(run.pod), input=run.input)
+        placed = run.plan.replace(placement=first.placement.written or None)
+        grown = np.zeros((1, len(FACTORS)))
+        for name in factors:
+            pod = trial.longer(name).pod(run.pod)
+            longer = simulate(run.model, placed, pod, input=run.input)
+            grown[0, FACTORS.index(name)] = log(longer.step_time_s / first.step_time_s)
+        ratio = np.array([log(self.step_s / first.step_time_s)])
+        return Rows(ratio, grown / trial.STEP, (STEPS,), np.ones(1))
+
+    def left_over(self, trial: TrialFactors) -> tuple[tuple[str, str | float | bool], ...]:
+        """Return the features of the run under these factors, and the residual that is left."""
+        run = self.run
+        found = simulate(run.model, run.plan, trial.pod(run.pod), input=run.input)
+        facts = asdict(found.features) | {"residual": log(self.step_s / found.step_time_s)}
+        return tuple(facts.items())

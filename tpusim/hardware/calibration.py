@@ -1,0 +1,282 @@
+"""Factors by which a user's own measurements differ from predictions, and the file that has them.
+
+A factor multiplies a time: 1.1 means that it takes 1.1 times as long as the chip's constants say.
+`Chip.calibrated` divides efficiencies by their factor; `tpusim.calibration` learns factors.
+"""
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tpusim.base.errors import FileError, blame, nearest
+from tpusim.base.shown_value import shown
+from tpusim.base.text_files import path_of, read_text, write_file
+from tpusim.base.text_table import padded
+from tpusim.base.value_checks import is_number
+
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+"""Collectives that have a factor of their own, as HLO names them."""
+
+FACTORS = ("matmul", "attention", "vector", "hbm", "gather", *COLLECTIVES, "host")
+"""The names of factors: work, bytes of HBM, rows picked by index, collectives, host."""
+
+EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
+    "matmul": ("matmul_in_step",),
+    "attention": ("attention_efficiency_forward", "attention_efficiency_backward"),
+    "vector": ("vector_efficiency", "group_efficiency"),
+    "hbm": (
+        *("hbm_efficiency", "hbm_read"),
+        *("matmul_read", "convolution_read", "convolution_store"),
+    ),
+    "gather": ("gather_efficiency",),
+}
+"""The shares of a peak that each factor divides, where the chip's file states them.
+
+The first of each bounds the factor; none of the others goes above its most (`_most_share`)."""
+
+SECONDS: Mapping[str, tuple[str, ...]] = {
+    "vector": ("vector_launch", "chip_launch", "lane_crossing", "group_fill"),
+    "gather": ("scatter_element",),
+    "host": ("dispatch", "turnaround"),
+}
+"""The seconds that each factor multiplies."""
+
+MOST = 100.0
+"""A factor beyond it, or below its inverse, is of something else than was predicted."""
+
+WANTED = "a file that `tpusim calibrate` wrote, such as mine.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """Measured over predicted time of one kind of work.
+
+    low, high: the interval that the truth is in; see `Calibration`.
+    count: operations or runs that it was learnt from.
+    """
+
+    value: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was learnt from a user's own measurements of one chip. Prints as a table.
+
+    chip: the generation that was measured.
+    factors: by name (`FACTORS`); those that are missing are 1. Their intervals are so wide that
+        with odds of 9 to 1 all of them hold the truth.
+    learnt_from: names of files, without their folders.
+    date: on which it was learnt, such as `2026-01-31`.
+    runs, operations: measured steps, and operations of profiles.
+    spread: standard deviation of the logarithm of measured over predicted time that is left.
+    notes: what was clipped or left out, in sentences.
+    steps: the features of each measured run, and the `residual` that the factors leave over.
+    name: of its file; empty before it is saved.
+    """
+
+    chip: str
+    factors: tuple[tuple[str, Factor], ...]
+    learnt_from: tuple[str, ...] = ()
+    date: str = ""
+    runs: int = 0
+    operations: int = 0
+    spread: float = 0.0
+    notes: tuple[str, ...] = ()
+    steps: tuple[tuple[tuple[str, str | float | bool], ...], ...] = field(default=(), repr=False)
+    name: str = ""
+
+    def factor(self, name: str) -> Factor:
+        """Return a factor by its name; 1 if nothing was learnt of it."""
+        return dict(self.factors).get(name, Factor())
+
+    def save(self, path: str | Path) -> None:
+        """Write the file that `[slice] calibration` names. Raise FileError if it cannot be."""
+        file = path_of(path, "Calibration.save")
+        with blame(str(path)):
+            write_file(file, calibration_text(self).encode())
+
+    @property
+    def learnt(self) -> str:
+        """What it was learnt from, in words."""
+        counts = [(self.runs, "run"), (self.operations, "operation")]
+        return " and ".join(f"{many:,} {what}{'s' * (many > 1)}" for many, what in counts if many)
+
+    def __str__(self) -> str:
+        rows = [("factor", "value", "interval", "count")]
+        rows += [
+            (name, f"{each.value:.3f}", f"{each.low:.3f} to {each.high:.3f}", f"{each.count:,}")
+            for name, each in self.factors
+        ]
+        lines = [
+            f"calibration of {self.chip} from {self.learnt or 'nothing'}: measured over predicted",
+            *padded(rows, indent="  "),
+            f"  left over: {self.spread:.1%}",
+            *(f"  note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Return the calibration of a file.
+
+    Raise FileError for what cannot be read, is no such file, or has factors that cannot be.
+    """
+    file = path_of(path, "read_calibration")
+    with blame(str(path)):
+        try:
+            found = tomllib.loads(read_text(file, "a calibration", WANTED))
+        except tomllib.TOMLDecodeError as error:
+            raise FileError(f"not valid TOML: {error}; give {WANTED}") from error
+        return _read(found, file.name)
+
+
+def calibration_text(found: Calibration) -> str:
+    """Return the text of a calibration's file."""
+    lines = [
+        '# Measured over predicted time, by `tpusim calibrate`; [slice] calibration = "..." names '
+        "this file.",
+        *(f"{key} = {_toml(getattr(found, key))}" for key in _KEYS),
+    ]
+    for name, factor in found.factors:
+        values = (f"{key} = {_toml(getattr(factor, key))}" for key in _FACTOR_KEYS)
+        lines += ["", f"[factors.{name}]", *values]
+    for step in found.steps:
+        lines += ["", "[[steps]]", *(f"{key} = {_toml(value)}" for key, value in step)]
+    return "\n".join(lines) + "\n"
+
+
+_KEYS = ("chip", "date", "learnt_from", "runs", "operations", "spread", "notes")
+_FACTOR_KEYS = ("value", "low", "high", "count")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        plain = value.replace("\\", "/").replace('"', "'")
+        return f'"{"".join(each for each in plain if each.isprintable())}"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _read(found: Mapping[str, Any], name: str) -> Calibration:
+    known = (*_KEYS, "factors", "steps")
+    for key in found:
+        if key not in known:
+            raise FileError(f"unknown key {key!r}; {nearest(key, known)}")
+    tables = found.get("factors", {})
+    if not isinstance(tables, dict) or not isinstance(found.get("chip"), str):
+        raise FileError(f"no chip or no table [factors]; give {WANTED}")
+    factors = tuple((kind, _factor(kind, tables[kind])) for kind in tables)
+    texts = {key: _texts(found, key) for key in ("learnt_from", "notes")}
+    numbers = {key: _number(found, key) for key in ("runs", "operations", "spread")}
+    return Calibration(
+        chip=found["chip"],
+        factors=factors,
+        date=str(found.get("date", "")),
+        name=name,
+        learnt_from=texts["learnt_from"],
+        notes=texts["notes"],
+        steps=_steps(found.get("steps", [])),
+        runs=int(numbers["runs"]),
+        operations=int(numbers["operations"]),
+        spread=numbers["spread"],
+    )
+
+
+def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = found.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise FileError(f"{key} is {shown(value)}; write a list of texts")
+    return tuple(value)
+
+
+def _steps(given: Any) -> tuple[tuple[tuple[str, str | float | bool], ...], ...]:
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise FileError(f"steps is {shown(given)}; write a table [[steps]] for each run")
+    if any(not isinstance(v, str | float | int) for each in given for v in each.values()):
+        raise FileError("a table [[steps]] has a list or a table in it; write texts and numbers")
+    return tuple(tuple(each.items()) for each in given)
+
+
+def _number(found: Mapping[str, Any], key: str) -> float:
+    value = found.get(key, 0)
+    if not is_number(value) or not 0 <= value < math.inf:
+        raise FileError(f"{key} is {shown(value)}; write a number from 0")
+    return float(value)
+
+
+def _factor(name: str, table: Any) -> Factor:
+    if name not in FACTORS:
+        raise FileError(f"unknown factor {name!r}; {nearest(name, FACTORS)}")
+    if not isinstance(table, dict) or "value" not in table:
+        raise FileError(f"factors.{name} is {shown(table)}; write a table with value = 1.0")
+    for key, value in table.items():
+        if key not in _FACTOR_KEYS:
+            raise FileError(f"factors.{name}: unknown key {key!r}; {nearest(key, _FACTOR_KEYS)}")
+        least = 0.0 if key == "count" else 1 / MOST
+        if not is_number(value) or not least <= value < (math.inf if key == "count" else MOST):
+            raise FileError(
+                f"factors.{name}.{key} is {shown(value)}; write a number from {least:g}"
+                + ("" if key == "count" else f" to {MOST:g}, measured over predicted time")
+            )
+    value = float(table["value"])
+    low, high = (float(table.get(key, value)) for key in ("low", "high"))
+    if not low <= value <= high:
+        raise FileError(f"factors.{name}: {value:g} is not between low and high; write all three")
+    return Factor(value, low, high, int(table.get("count", 0)))
+
+
+def least_factor(name: str, costs: Any) -> float:
+    """Return the factor at which work reaches its physical bound.
+
+    Matrix and vector units and HBM reach their peak, the links of a collective theirs.
+
+    costs: the `CostConstants` of a chip without a calibration.
+    """
+    if name in COLLECTIVES:
+        return float(costs.ici_efficiency)
+    if name == "matmul":
+        return float(costs.matmul_in_step * costs.matmul_efficiency)
+    share = next(iter(_stated(costs, EFFICIENCIES.get(name, ())).values()), None)
+    return 1 / MOST if share is None else share / _most_share(name, costs)
+
+
+def _most_share(name: str, costs: Any) -> float:
+    """Return the most that a share of a peak can be.
+
+    The share of a score's arithmetic is of rates below both peaks, and its vector operations alone
+    may reach theirs; `score_seconds` beats neither peak.
+    """
+    return 1 / float(costs.vector_efficiency) if name == "attention" else 1.0
+
+
+def _stated(costs: Any, keys: Iterable[str]) -> dict[str, float]:
+    found = {key: getattr(costs, key) for key in keys}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
+    """Return the constants that a calibration changes; none goes beyond a physical bound."""
+    changes: dict[str, Any] = {}
+    bounded = {name: max(each.value, least_factor(name, costs)) for name, each in found.factors}
+    for name, factor in bounded.items():
+        for key, share in _stated(costs, EFFICIENCIES.get(name, ())).items():
+            changes[key] = min(_most_share(name, costs), share / factor)
+        for key, seconds in _stated(costs, SECONDS.get(name, ())).items():
+            changes[key] = seconds * factor
+    if (factor := bounded.get("matmul", 1.0)) < costs.matmul_in_step:
+        changes["matmul_efficiency"] = min(
+            1.0, costs.matmul_efficiency * costs.matmul_in_step / factor
+        )
+    changes["collective_times"] = tuple(
+        (name, factor) for name, factor in bounded.items() if name in COLLECTIVES
+    )
+    return changes
