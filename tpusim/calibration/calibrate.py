@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import exp, sqrt
+from math import exp, log, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
@@ -15,7 +15,7 @@ from tpusim.base.shown_value import shown
 from tpusim.calibration.estimate import FactorEstimate, Floats, Rows, estimate
 from tpusim.calibration.measured_steps import STEPS, MeasuredStep
 from tpusim.calibration.trial import TrialFactors
-from tpusim.hardware import FACTORS, Calibration, Chip, Factor, Slice, least_factor
+from tpusim.hardware import FACTORS, MOST, Calibration, Chip, Factor, Slice, least_factor
 from tpusim.runfile import SimulationRun, read_run
 
 if TYPE_CHECKING:
@@ -169,8 +169,9 @@ def _factors(found: FactorEstimate, rows: Rows, least: Floats) -> Iterable[tuple
     for at, name in enumerate(FACTORS):
         if counts[at]:
             half = found.half(at, chance)
-            low, high = max(found.mean[at] - half, least[at]), found.mean[at] + half
-            yield name, Factor(exp(found.mean[at]), exp(low), exp(high), int(counts[at]))
+            low, high = found.mean[at] - half, found.mean[at] + half
+            ends = (np.clip(end, least[at], log(MOST)) for end in (found.mean[at], low, high))
+            yield name, Factor(*(exp(end) for end in ends), int(counts[at]))
 
 
 def _left_over(rows: Rows, found: FactorEstimate) -> float:
@@ -180,7 +181,7 @@ def _left_over(rows: Rows, found: FactorEstimate) -> float:
 
 def _notes(found: FactorEstimate, counted: Mapping[str, Factor], spreads: Floats) -> Iterable[str]:
     for at, name in enumerate(FACTORS):
-        if found.held[at]:
+        if name in counted and found.held[at]:
             yield (
                 f"{name} is clipped at its physical bound: what was measured would need more than "
                 "the peak"

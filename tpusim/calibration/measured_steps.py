@@ -9,7 +9,7 @@ import numpy as np
 from tpusim.base.errors import FileError
 from tpusim.calibration.estimate import Rows
 from tpusim.calibration.trial import TrialFactors
-from tpusim.hardware import FACTORS, Chip
+from tpusim.hardware import FACTORS, MOST, Chip
 from tpusim.runfile import SimulationRun
 from tpusim.simulation import simulate
 
@@ -47,14 +47,20 @@ class MeasuredStep:
         """Return the row of the step: its ratio, and elasticities by finite differences."""
         run = self.run
         first = simulate(run.model, run.plan, trial.pod(run.pod), input=run.input)
+        ratio = log(self.step_s / first.step_time_s)
+        if abs(ratio) > log(MOST):
+            raise FileError(
+                f"{run.where}: step_s is {self.step_s:g}, and {first.step_time_s:.3g} s are "
+                f"predicted; beyond a factor of {MOST:g} it is of something else; write step_s in "
+                "seconds, of this model, plan and slice"
+            )
         placed = run.plan.replace(placement=first.placement.written or None)
         grown = np.zeros((1, len(FACTORS)))
         for name in factors:
             pod = trial.longer(name).pod(run.pod)
             longer = simulate(run.model, placed, pod, input=run.input)
             grown[0, FACTORS.index(name)] = log(longer.step_time_s / first.step_time_s)
-        ratio = np.array([log(self.step_s / first.step_time_s)])
-        return Rows(ratio, grown / trial.STEP, (STEPS,), np.ones(1))
+        return Rows(np.array([ratio]), grown / trial.STEP, (STEPS,), np.ones(1))
 
     def left_over(self, trial: TrialFactors) -> tuple[tuple[str, str | float | bool], ...]:
         """Return the features of the run under these factors, and the residual that is left."""

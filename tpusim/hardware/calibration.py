@@ -5,6 +5,7 @@ A factor multiplies a time: 1.1 means that it takes 1.1 times as long as the chi
 """
 
 import math
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,6 @@ FACTORS = ("matmul", "attention", "vector", "hbm", "gather", *COLLECTIVES, "host
 
 EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
     "matmul": ("matmul_in_step",),
-    "attention": ("attention_efficiency_forward", "attention_efficiency_backward"),
     "vector": ("vector_efficiency", "group_efficiency"),
     "hbm": (
         *("hbm_efficiency", "hbm_read"),
@@ -35,7 +35,7 @@ EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
 }
 """The shares of a peak that each factor divides, where the chip's file states them.
 
-The first of each bounds the factor; none of the others goes above its most (`_most_share`)."""
+The first of each bounds the factor; none of the others goes above 1."""
 
 SECONDS: Mapping[str, tuple[str, ...]] = {
     "vector": ("vector_launch", "chip_launch", "lane_crossing", "group_fill"),
@@ -222,7 +222,7 @@ def _factor(name: str, table: Any) -> Factor:
         if key not in _FACTOR_KEYS:
             raise FileError(f"factors.{name}: unknown key {key!r}; {nearest(key, _FACTOR_KEYS)}")
         least = 0.0 if key == "count" else 1 / MOST
-        if not is_number(value) or not least <= value < (math.inf if key == "count" else MOST):
+        if not is_number(value) or not least <= value <= (sys.maxsize if key == "count" else MOST):
             raise FileError(
                 f"factors.{name}.{key} is {shown(value)}; write a number from {least:g}"
                 + ("" if key == "count" else f" to {MOST:g}, measured over predicted time")
@@ -245,17 +245,9 @@ def least_factor(name: str, costs: Any) -> float:
         return float(costs.ici_efficiency)
     if name == "matmul":
         return float(costs.matmul_in_step * costs.matmul_efficiency)
-    share = next(iter(_stated(costs, EFFICIENCIES.get(name, ())).values()), None)
-    return 1 / MOST if share is None else share / _most_share(name, costs)
-
-
-def _most_share(name: str, costs: Any) -> float:
-    """Return the most that a share of a peak can be.
-
-    The share of a score's arithmetic is of rates below both peaks, and its vector operations alone
-    may reach theirs; `score_seconds` beats neither peak.
-    """
-    return 1 / float(costs.vector_efficiency) if name == "attention" else 1.0
+    if name == "attention":
+        return float(costs.attention_efficiency_forward * costs.vector_efficiency)
+    return float(getattr(costs, EFFICIENCIES[name][0])) if name in EFFICIENCIES else 1 / MOST
 
 
 def _stated(costs: Any, keys: Iterable[str]) -> dict[str, float]:
@@ -269,14 +261,14 @@ def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
     bounded = {name: max(each.value, least_factor(name, costs)) for name, each in found.factors}
     for name, factor in bounded.items():
         for key, share in _stated(costs, EFFICIENCIES.get(name, ())).items():
-            changes[key] = min(_most_share(name, costs), share / factor)
+            changes[key] = min(1.0, share / factor)
         for key, seconds in _stated(costs, SECONDS.get(name, ())).items():
             changes[key] = seconds * factor
     if (factor := bounded.get("matmul", 1.0)) < costs.matmul_in_step:
         changes["matmul_efficiency"] = min(
             1.0, costs.matmul_efficiency * costs.matmul_in_step / factor
         )
-    changes["collective_times"] = tuple(
-        (name, factor) for name, factor in bounded.items() if name in COLLECTIVES
+    changes["calibrated_times"] = tuple(
+        (name, factor) for name, factor in bounded.items() if name in (*COLLECTIVES, "attention")
     )
     return changes
