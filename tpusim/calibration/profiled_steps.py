@@ -17,7 +17,7 @@ from tpusim.profiles.profile import PS
 from tpusim.program import Program, walk_ops
 from tpusim.results import core_records, operation_of
 
-KINDS = ("matmul", "attention", "vector")
+KINDS = ("matmul", "convolution", "attention", "vector")
 COLLECTIVE = "collective"
 """Groups of operations whose errors have one scale."""
 

@@ -23,7 +23,7 @@ from tpusim.program import AttentionWork, ConvolutionWork, MatmulWork, VectorWor
 MINE = Calibration(
     chip="v5p",
     factors=(("matmul", Factor(1.1, 1.05, 1.15, 3)), ("all-gather", Factor(1.2, 1.0, 1.4, 2))),
-    learnt_from=("a.toml", "b.xplane.pb"),
+    learnt_from=("a.toml", 'b "new".xplane.pb'),
     date="2026-01-31",
     runs=1,
     operations=5,
@@ -91,7 +91,7 @@ def test_every_factor_changes_what_it_names(generation: str) -> None:
     chip = load_chip(generation)
     for name in FACTORS:
         costs = chip.calibrated(replace(of(**{name: 1.25}), chip=generation)).costs
-        scaled = {key: 1 / 1.25 for key in EFFICIENCIES.get(name, ())}
+        scaled = dict.fromkeys(EFFICIENCIES.get(name, ()), 1 / 1.25)
         scaled |= dict.fromkeys(SECONDS.get(name, ()), 1.25)
         for key, by in scaled.items():
             usual = getattr(chip.costs, key)
