@@ -15,8 +15,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError
 from tpusim.base.shown_value import shown
 from tpusim.calibration.estimate import FactorEstimate, Floats, Rows, estimate
-from tpusim.calibration.measured_steps import STEPS, MeasuredStep
-from tpusim.calibration.trial import TrialFactors
+from tpusim.calibration.measured_steps import STEPS, MeasuredStep, TrialFactors
 from tpusim.hardware import FACTORS, MOST, Calibration, Factor, Slice, least_factor
 from tpusim.hardware.calibration import HEAD
 from tpusim.runfile import SimulationRun, read_run

@@ -1,19 +1,43 @@
-"""Measured steps as rows: each run beside its simulation."""
+"""Measured steps as rows: each run beside its simulation, on chips with factors on trial."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import log
+from math import exp, log
+from typing import ClassVar
 
 import numpy as np
 
 from tpusim.base.errors import FileError
 from tpusim.calibration.estimate import Rows
-from tpusim.calibration.trial import TrialFactors
-from tpusim.hardware import FACTORS, MOST, Chip
+from tpusim.hardware import FACTORS, MOST, Calibration, Chip, Factor, Slice
 from tpusim.runfile import SimulationRun
 from tpusim.simulation import simulate
 
 STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFactors:
+    """Logarithms of factors, in the order of `FACTORS`, for the chips of one generation."""
+
+    STEP: ClassVar[float] = 0.02
+    """By how much a factor's logarithm grows for finite differences."""
+
+    logs: tuple[float, ...] = (0.0,) * len(FACTORS)
+
+    def longer(self, name: str) -> "TrialFactors":
+        """Return the trial with one factor larger by `STEP`."""
+        at = FACTORS.index(name)
+        grown = (value + self.STEP * (place == at) for place, value in enumerate(self.logs))
+        return TrialFactors(tuple(grown))
+
+    def pod(self, pod: Slice) -> Slice:
+        """Return a slice whose chips have the factors."""
+        logs = zip(FACTORS, self.logs, strict=True)
+        pairs = ((name, exp(value)) for name, value in logs if value)
+        made = tuple((name, Factor(each, each, each)) for name, each in pairs)
+        found = Calibration(chip=pod.chip.generation, factors=made, name="a trial")
+        return pod.changed(chip=pod.chip.calibrated(found))
 
 
 @dataclass(frozen=True, slots=True)

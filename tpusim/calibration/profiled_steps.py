@@ -7,7 +7,7 @@ import numpy as np
 
 from tpusim.base.errors import FileError, blame
 from tpusim.calibration.estimate import Floats, Rows
-from tpusim.calibration.trial import TrialFactors
+from tpusim.calibration.measured_steps import TrialFactors
 from tpusim.costs import CORE, cost_program
 from tpusim.diagnosis.diagnose import own_slice
 from tpusim.engine import run

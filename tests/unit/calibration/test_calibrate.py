@@ -14,8 +14,8 @@ from synthetic_profiles import synthetic_profile
 import tpusim as ts
 from tpusim.calibration.calibrate import learnt_from
 from tpusim.calibration.estimate import Rows
+from tpusim.calibration.measured_steps import TrialFactors
 from tpusim.calibration.profiled_steps import KINDS
-from tpusim.calibration.trial import TrialFactors
 from tpusim.compiler.compiled import load
 from tpusim.hardware import FACTORS, least_factor, read_calibration
 from tpusim.program import AttentionWork, ConvolutionWork, MatmulWork, VectorWork
