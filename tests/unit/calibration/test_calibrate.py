@@ -74,6 +74,9 @@ def test_runs_become_factors_and_every_result_says_so(
     found = read_calibration(mine)
     assert found.learnt_from == ("run0.toml", "run1.toml", "run2.toml")
     assert str(tmp_path) not in mine.read_text()
+    assert run(["calibrate", *map(str, slow), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["steps"][0]["chip"] == written["chip"] == "v5e"
     before = predicted(run_file(asked, batch=96))
     run_file(asked, more='calibration = "mine.toml"', batch=96)
     assert 1.07 * before < predicted(asked) < 1.2 * before
