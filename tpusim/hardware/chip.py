@@ -154,14 +154,9 @@ class CostConstants:
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        for name in (
-            "matmul_overlap",
-            "matmul_overlap_in_step",
-            "epilogue_overlap",
-            "convolution_overlap",
-        ):
+        for name, unit in units_of(CostConstants).items():
             power = getattr(self, name)
-            if power is not None and power < 1:
+            if unit == EXPONENT and power is not None and power < 1:
                 raise HardwareError(
                     f"costs: {name} is {power}, and below 1 two resources would take longer than "
                     "one after the other; write 1 (no overlap) or more"

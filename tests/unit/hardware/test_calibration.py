@@ -29,10 +29,10 @@ MINE = Calibration(
 )
 
 
-def of(**factors: float) -> Calibration:
+def of(chip: str = "v5p", **factors: float) -> Calibration:
     made = {name.replace("_", "-"): value for name, value in factors.items()}
     return Calibration(
-        chip="v5p", factors=tuple((name, Factor(v, v, v)) for name, v in made.items())
+        chip=chip, factors=tuple((name, Factor(v, v, v)) for name, v in made.items())
     )
 
 
@@ -81,17 +81,19 @@ def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, said: str) ->
     assert str(path) in str(error.value)
 
 
-def test_every_factor_changes_what_it_names() -> None:
-    chip = load_chip("v5p")
+@pytest.mark.parametrize("generation", ["v5p", "7x"])
+def test_every_factor_changes_what_it_names(generation: str) -> None:
+    """Of the constants that the chip's file states: those of 7x are more."""
+    chip = load_chip(generation)
     for name in FACTORS:
-        costs = chip.calibrated(of(**{name: 1.25})).costs
-        for key in EFFICIENCIES.get(name, ()):
-            if getattr(chip.costs, key) is None:
-                continue
-            assert getattr(costs, key) == pytest.approx(getattr(chip.costs, key) / 1.25)
-        for key in SECONDS.get(name, ()):
-            assert getattr(costs, key) == pytest.approx(getattr(chip.costs, key) * 1.25)
-        if name not in EFFICIENCIES and name not in SECONDS:
+        costs = chip.calibrated(of(generation, **{name: 1.25})).costs
+        changes = {key: 1 / 1.25 for key in EFFICIENCIES.get(name, ())}
+        changes |= dict.fromkeys(SECONDS.get(name, ()), 1.25)
+        for key, change in changes.items():
+            stated = getattr(chip.costs, key)
+            found = None if stated is None else pytest.approx(stated * change)
+            assert getattr(costs, key) == found, key
+        if not changes:
             assert costs.time_of(name) == 1.25
     assert chip.costs.time_of("all-gather") == chip.costs.time_of(None) == 1
 
@@ -136,3 +138,11 @@ def test_a_slice_says_so_and_keeps_it(tmp_path: Path) -> None:
     assert pod.healthy == pod != Slice("v5p", "4x4x4")
     slower = Slice("v5p", "4x4x4", calibration=MINE, clock="1 GHz")
     assert str(slower) == ("v5p:4x4x4, cores at 1 GHz, calibrated by 1 run and 5 operations")
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*EFFICIENCIES, *SECONDS]))
+def test_the_page_names_the_constants_that_a_factor_changes(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/calibration.md").read_text("utf-8")
+    row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    changed = [*EFFICIENCIES.get(name, ()), *SECONDS.get(name, ())]
+    assert [key for key in changed if f"`{key}`" not in row] == []
