@@ -87,7 +87,7 @@ def test_every_factor_changes_what_it_names(generation: str) -> None:
     chip = load_chip(generation)
     for name in FACTORS:
         costs = chip.calibrated(of(generation, **{name: 1.25})).costs
-        changes = {key: 1 / 1.25 for key in EFFICIENCIES.get(name, ())}
+        changes = dict.fromkeys(EFFICIENCIES.get(name, ()), 1 / 1.25)
         changes |= dict.fromkeys(SECONDS.get(name, ()), 1.25)
         for key, change in changes.items():
             stated = getattr(chip.costs, key)
