@@ -83,23 +83,22 @@ def _number(row: Mapping[str, Any], key: str) -> float:
     return found if math.isfinite(found) else 0.0
 
 
-FUNCTIONS: tuple[tuple[str, Callable[[Any], float]], ...] = (
-    (r"matmul", matmul),
-    (r"pallas matmul", pallas_matmul),
-    (r"mxu \w+ block", mxu_block),
-    (r"convolution", convolution),
-    (r"attention .*", attention),
-    (r"step category: .*", step_category),
-    (r"all-gather|reduce-scatter|all-reduce|all-to-all", collective),
-    (r".*", hlo_line),
-)
+FUNCTIONS: Mapping[str, Callable[[Any], float]] = {
+    r"matmul": matmul,
+    r"pallas matmul": pallas_matmul,
+    r"mxu \w+ block": mxu_block,
+    r"convolution": convolution,
+    r"attention .*": attention,
+    r"step category: .*": step_category,
+    r"all-gather|reduce-scatter|all-reduce|all-to-all": collective,
+    r".*": hlo_line,
+}
+"""What predicts a row by its kind; the first pattern that fits counts."""
 
 
 def seconds_of(measured: Measured) -> float:
     """Return the predicted seconds of a row. Raise ValueError if it cannot be read."""
     if HLO_LINE.search(measured.params):
         return hlo_line(measured)
-    for kind, function in FUNCTIONS:
-        if re.fullmatch(kind, measured.kind):
-            return function(measured)
-    raise ValueError(f"{measured.kind}: no cost function")
+    found = (each for kind, each in FUNCTIONS.items() if re.fullmatch(kind, measured.kind, re.S))
+    return next(found)(measured)
