@@ -8,9 +8,9 @@ from math import gcd, prod
 from typing import Any
 
 from assumed_bodies import text_of, with_body
+from instruction_line import InstructionLine, read_instruction
 
 from tpusim.compiler.hlo.attributes import call_target
-from tpusim.compiler.hlo.instruction_line import InstructionLine, read_instruction
 from tpusim.compiler.hlo.module import HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_OPCODES
 from tpusim.compiler.hlo.shapes import HBM_SPACE, Shape, flatten_shape, parse_shape
