@@ -85,7 +85,6 @@ def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, said: str) ->
     assert str(path) in str(error.value)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("generation", ["v2", "v5p", "7x"])
 def test_every_factor_changes_what_it_names(generation: str) -> None:
     """Of v2 and 7x more constants are stated than of the others."""
@@ -99,21 +98,6 @@ def test_every_factor_changes_what_it_names(generation: str) -> None:
             found = getattr(costs, key)
             assert found is None if usual is None else found == pytest.approx(usual * by)
         if name not in EFFICIENCIES and name not in SECONDS:
-=======
-@pytest.mark.parametrize("generation", ["v5p", "7x"])
-def test_every_factor_changes_what_it_names(generation: str) -> None:
-    """Of the constants that the chip's file states: those of 7x are more."""
-    chip = load_chip(generation)
-    for name in FACTORS:
-        costs = chip.calibrated(of(generation, **{name: 1.25})).costs
-        changes = dict.fromkeys(EFFICIENCIES.get(name, ()), 1 / 1.25)
-        changes |= dict.fromkeys(SECONDS.get(name, ()), 1.25)
-        for key, change in changes.items():
-            stated = getattr(chip.costs, key)
-            found = None if stated is None else pytest.approx(stated * change)
-            assert getattr(costs, key) == found, key
-        if not changes:
->>>>>>> v2
             assert costs.time_of(name) == 1.25
     assert chip.costs.time_of("all-gather") == chip.costs.time_of(None) == 1
 
@@ -159,7 +143,6 @@ def test_a_slice_says_so_and_keeps_it(tmp_path: Path) -> None:
     assert str(slower) == ("v5p:4x4x4, cores at 1 GHz, calibrated by 1 run and 5 operations")
 
 
-<<<<<<< HEAD
 BY_KIND = {"attention_efficiency_forward", "attention_efficiency_backward", "kernel_step"} | {
     *("ici_efficiency", "hop_latency", "collective_launch", "die_launch", "calibrated_times")
 }
@@ -218,11 +201,11 @@ def test_factors_scale_the_whole_of_their_work(name: str, generation: str) -> No
     slower = chip.calibrated(Calibration(chip=generation, factors=made))
     usual, longer = (work_seconds(work, each.device) for each in (chip, slower))
     assert longer == pytest.approx(1.25 * usual, rel=1e-9)
-=======
+
+
 @pytest.mark.parametrize("name", dict.fromkeys([*EFFICIENCIES, *SECONDS]))
 def test_the_page_names_the_constants_that_a_factor_changes(name: str) -> None:
     page = (Path(__file__).parents[3] / "docs/calibration.md").read_text("utf-8")
     row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
     changed = [*EFFICIENCIES.get(name, ()), *SECONDS.get(name, ())]
     assert [key for key in changed if f"`{key}`" not in row] == []
->>>>>>> v2
