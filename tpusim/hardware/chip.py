@@ -320,8 +320,8 @@ class Chip:
     def at_clock(self, clock: str | float) -> "Chip":
         """Return the chip with its cores at another clock, as in a lower power state.
 
-        Matrix, vector and cross-lane units slow down with it; HBM, links, hosts and launches do
-        not, which have clocks of their own.
+        Matrix, vector and cross-lane units slow down with it, and the steps of kernels; HBM, links,
+        hosts and launches do not, which have clocks of their own.
 
         clock: Hz, or text such as `1.9 GHz`; from 1 MHz to the chip's own.
 
@@ -345,7 +345,9 @@ class Chip:
         slower = None if crossing is None else crossing / share
         return dataclasses.replace(
             self,
-            costs=dataclasses.replace(self.costs, lane_crossing=slower),
+            costs=dataclasses.replace(
+                self.costs, lane_crossing=slower, kernel_step=self.costs.kernel_step / share
+            ),
             clock=hertz,
             flops=PeakRates.of(peaks),
             vpu_flops=self.vpu_flops * share,
