@@ -154,14 +154,9 @@ class CostConstants:
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        for name in (
-            "matmul_overlap",
-            "matmul_overlap_in_step",
-            "epilogue_overlap",
-            "convolution_overlap",
-        ):
+        for name, unit in units_of(CostConstants).items():
             power = getattr(self, name)
-            if power is not None and power < 1:
+            if unit == EXPONENT and power is not None and power < 1:
                 raise HardwareError(
                     f"costs: {name} is {power}, and below 1 two resources would take longer than "
                     "one after the other; write 1 (no overlap) or more"
@@ -325,8 +320,8 @@ class Chip:
     def at_clock(self, clock: str | float) -> "Chip":
         """Return the chip with its cores at another clock, as in a lower power state.
 
-        Matrix and vector units slow down with it; HBM, links, hosts and launches do not, which have
-        clocks of their own.
+        Matrix, vector and cross-lane units slow down with it, and the steps of kernels; HBM, links,
+        hosts and launches do not, which have clocks of their own.
 
         clock: Hz, or text such as `1.9 GHz`; from 1 MHz to the chip's own.
 
@@ -346,8 +341,13 @@ class Chip:
             )
         share = hertz / self.clock
         peaks = {dtype: rate * share for dtype, rate in self.flops.items()}
+        crossing = self.costs.lane_crossing
+        slower = None if crossing is None else crossing / share
         return dataclasses.replace(
             self,
+            costs=dataclasses.replace(
+                self.costs, lane_crossing=slower, kernel_step=self.costs.kernel_step / share
+            ),
             clock=hertz,
             flops=PeakRates.of(peaks),
             vpu_flops=self.vpu_flops * share,

@@ -33,10 +33,10 @@ MINE = Calibration(
 )
 
 
-def of(**factors: float) -> Calibration:
+def of(chip: str = "v5p", **factors: float) -> Calibration:
     made = {name.replace("_", "-"): value for name, value in factors.items()}
     return Calibration(
-        chip="v5p", factors=tuple((name, Factor(v, v, v)) for name, v in made.items())
+        chip=chip, factors=tuple((name, Factor(v, v, v)) for name, v in made.items())
     )
 
 
@@ -201,3 +201,11 @@ def test_factors_scale_the_whole_of_their_work(name: str, generation: str) -> No
     slower = chip.calibrated(Calibration(chip=generation, factors=made))
     usual, longer = (work_seconds(work, each.device) for each in (chip, slower))
     assert longer == pytest.approx(1.25 * usual, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*EFFICIENCIES, *SECONDS]))
+def test_the_page_names_the_constants_that_a_factor_changes(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/calibration.md").read_text("utf-8")
+    row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+    changed = [*EFFICIENCIES.get(name, ()), *SECONDS.get(name, ())]
+    assert [key for key in changed if f"`{key}`" not in row] == []
