@@ -28,10 +28,10 @@ SPREADS = {"matmul": 0.03, "hbm": 0.1, "host": 0.25}
 OTHER_SPREAD = 0.15
 """Standard deviations of the factors' logarithms that are expected before anything is measured.
 
-Of steps they are those that explain best what runs of one family and chip have in common (maximum
-likelihood on the measured runs, rounded; experiments/own_calibration): constants such as that of
-matmuls come from steps, which so are known better than single operations. Of operations all have
-the second one."""
+Of steps they are near those that explain best what runs of one family and chip have in common
+(maximum likelihood on the measured runs; experiments/own_calibration/scales.py): constants such as
+that of matmuls come from steps, which so are known better than single operations. Of operations all
+have the second one."""
 
 ODDS = 0.9
 """The probability with which all intervals hold the truth at once."""
