@@ -17,7 +17,7 @@ from tpusim.base.units import format_bytes
 MAX_CONFIG_BYTES = 2**20
 """Size of the largest config that is read."""
 
-PROFILES = (".xplane.pb", ".trace.json.gz", ".trace.json")
+PROFILES = (".xplane.pb", ".xplane.pb.gz", ".trace.json.gz", ".trace.json")
 """Ends of the names of profiles, which profilers of TPUs write."""
 
 A_PROFILE = "a profile"

@@ -146,6 +146,8 @@ def score_seconds(work: AttentionWork, kernel: str, device: Device) -> Number:
     vector: the operations of the mask and the exponential, at the rate of fused groups, and those
         that add to the sums that a step carries on, an operation for each element.
     e: what the chip's kernels keep of this rate.
+
+    A calibration multiplies them, but not below a peak's.
     """
     does, costs = _KERNELS[kernel], device.costs
     queries, keys = _block(work)
@@ -153,9 +155,10 @@ def score_seconds(work: AttentionWork, kernel: str, device: Device) -> Number:
     vector = vector_seconds(does.operations[work.library == TOKAMAX] + carried, device)
     at_peak = kernel_flops(work, kernel, device.mxu_side) / matrix_rate(device, work.dtype)
     least = largest(at_peak, vector * costs.vector_efficiency)
-    directions = costs.attention_efficiency_forward, costs.attention_efficiency_backward
     array = at_peak / costs.matmul_efficiency
-    return largest(power_sum(array, vector, SCORE_OVERLAP) / directions[work.backward], least)
+    kept = (costs.attention_efficiency_forward, costs.attention_efficiency_backward)[work.backward]
+    predicted = largest(power_sum(array, vector, SCORE_OVERLAP) / kept, least)
+    return largest(predicted * costs.time_of("attention"), least)
 
 
 def prepared_seconds(work: AttentionWork, device: Device) -> Number:
@@ -195,12 +198,13 @@ def attention_seconds(work: AttentionWork, device: Device) -> Number:
     scores, r: those of the visited blocks, and `score_seconds` of each.
     i: see `idle_cores`.
 
-    The backward pass has `prepared_seconds` besides.
+    A calibration multiplies s and r. The backward pass has `prepared_seconds` besides.
 
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
     scores = work.batch * work.heads * work.q_len * visited_keys(work)
-    step = device.costs.kernel_step / device.tensor_cores
+    factor = device.costs.time_of("attention")
+    step = factor * device.costs.kernel_step / device.tensor_cores
     arithmetic = sum(
         (grid_steps(work, kernel) * step + scores * score_seconds(work, kernel, device))
         * idle_cores(work, kernel, device.tensor_cores)

@@ -32,14 +32,15 @@ def measured_parts(steps: MeasuredSteps, mesh: Mapping[str, int]) -> pd.DataFram
     mesh: axes and their sizes, which name the groups of collectives by their sizes.
     """
     parts, facts = steps.mean(), steps.facts
-    named = [_phase(scope, bool(steps.transposed)) for scope in facts["scope"]]
+    training = bool(steps.transposed)
+    axes = [
+        _axis(text, mesh) if kind in COLLECTIVES else ""
+        for text, kind in zip(facts["text"], facts["kind"], strict=True)
+    ]
     about = pd.DataFrame(
         {
-            "axis": [
-                _axis(text, mesh) if kind in COLLECTIVES else ""
-                for text, kind in zip(facts["text"], facts["kind"], strict=True)
-            ],
-            "phase": named,
+            "axis": axes,
+            "phase": [str(phase_of(scope, training) or "") for scope in facts["scope"]],
             "scope": facts["scope"].map(scope_of),
             "line": facts["source"],
             "bound": "",
@@ -47,10 +48,6 @@ def measured_parts(steps: MeasuredSteps, mesh: Mapping[str, int]) -> pd.DataFram
         index=facts.index,
     )
     return parts.join(about, on="operation").fillna(dict.fromkeys(about.columns, ""))
-
-
-def _phase(scope: str, training: bool) -> str:
-    return str(phase_of(scope, training) or "")
 
 
 def _axis(text: str, mesh: Mapping[str, int]) -> str:
@@ -84,15 +81,15 @@ def by_instruction(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFr
 
 def _same_layers(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
     """Return predicted parts; those of one layer have the measured one if that is one too."""
-    found = {}
-    for side, parts in (("measured", measured), ("predicted", predicted)):
-        layers = parts.groupby("operation")["layer"].agg(["nunique", "first"])
-        found[side] = layers[layers["nunique"] == 1]["first"]
-    one = predicted["operation"].isin(found["predicted"].index)
-    layer = predicted["operation"].map(found["measured"])
-    return predicted.assign(
-        layer=layer.where(one & layer.notna(), predicted["layer"]).astype("int64")
-    )
+    ours, theirs = (_only_layers(parts) for parts in (measured, predicted))
+    layer = predicted["operation"].map(ours[ours.index.isin(theirs.index)])
+    return predicted.assign(layer=layer.fillna(predicted["layer"]).astype("int64"))
+
+
+def _only_layers(parts: pd.DataFrame) -> pd.Series:
+    """Return the layer of each operation that has one alone."""
+    layers = parts.groupby("operation")["layer"].agg(["nunique", "first"])
+    return layers[layers["nunique"] == 1]["first"]
 
 
 def side_by_side(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -103,53 +100,48 @@ def side_by_side(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFram
     return with_difference(pd.concat([measured, predicted[[*COLUMNS]]], ignore_index=True))
 
 
-def shared_words(measured: pd.DataFrame, predicted: pd.DataFrame) -> set[str]:
-    """Return the parts of scopes that both sides have, such as the names of weights."""
-    sides = (
-        {word for scope in parts["scope"].unique() for word in _SEPARATORS.split(scope)}
-        for parts in (measured, predicted)
-    )
-    return {word for word in set.intersection(*sides) if len(word) >= SHORTEST_WORD}
+def operation_names(parts: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
+    """Return parts with their line as `of`, and the operation that each is, in words."""
+    names = parts["kind"] + " `" + parts["operation"] + "`" + _after(" ({})", parts["line"])
+    return parts.assign(of=parts["line"]), names
 
 
-def shared_word(parts: pd.DataFrame, words: set[str]) -> pd.Series:
-    """Return the last of some words in the scope of each part; empty where it has none."""
-    scopes = parts["scope"].unique()
-    found = ([word for word in _SEPARATORS.split(scope) if word in words] for scope in scopes)
-    last = {scope: each[-1] if each else "" for scope, each in zip(scopes, found, strict=True)}
-    return parts["scope"].map(last)
+def shared_names(parts: pd.DataFrame, every: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
+    """Return parts with a weight as `of`, and what each is in words that both sides have.
 
-
-def known_to_both(parts: pd.DataFrame) -> pd.DataFrame:
-    """Return parts without pass, weight or axes in kinds of which the profile hardly knows them."""
+    These are pass, kind, weight and axes: pass, weight and axes only in kinds of which the profile
+    knows them. A weight is the last part of a scope that the scopes of both sides have in `every`.
+    """
+    scopes = (every.loc[every[side] >= 0, "scope"].unique() for side in ORDERS)
+    sides = ({word for scope in each for word in _SEPARATORS.split(scope)} for each in scopes)
+    words = {word for word in set.intersection(*sides) if len(word) >= SHORTEST_WORD}
+    last = {
+        scope: next((w for w in reversed(_SEPARATORS.split(scope)) if w in words), "")
+        for scope in parts["scope"].unique()
+    }
+    parts = parts.assign(of=parts["scope"].map(last))
     whole = parts.groupby("kind")["measured_ps"].sum()
     for column in ("phase", "axis", "of"):
         known = parts[parts[column] != ""].groupby("kind")["measured_ps"].sum()
         unknown = whole.index[known.reindex(whole.index, fill_value=0) < LEAST_KNOWN * whole]
         parts = parts.assign(**{column: parts[column].mask(parts["kind"].isin(unknown), "")})
-    return parts
+    names = parts["phase"] + " " + parts["kind"].replace(VECTOR, "vector work")
+    names += _after(" of `{}`", parts["of"]) + _after(" over {}", parts["axis"])
+    return parts, names.str.strip()
 
 
-def shared_names(parts: pd.DataFrame) -> pd.Series:
-    """Return what each part is in words that both sides have: pass, kind, weight (`of`), axes."""
-    kinds = parts["kind"].replace(VECTOR, "vector work")
-    names = parts["phase"] + " " + kinds + after(" of `{}`", parts["of"])
-    return (names + after(" over {}", parts["axis"])).str.strip()
-
-
-def after(text: str, names: pd.Series) -> pd.Series:
+def _after(text: str, names: pd.Series) -> pd.Series:
     """Return a text with each name; empty for an empty name."""
     return names.map({name: text.format(name) if name else "" for name in names.unique()})
 
 
 def with_difference(parts: pd.DataFrame) -> pd.DataFrame:
     """Return parts with measured, predicted and difference as whole picoseconds."""
-    times = {
-        name: parts[name].fillna(0).astype("int64") if name in parts else 0 for name in TIMES[:2]
+    missing = dict.fromkeys(TIMES[:2], 0) | dict.fromkeys(ORDERS, -1)
+    whole = {
+        name: parts[name].fillna(least).astype("int64") if name in parts else least
+        for name, least in missing.items()
     }
-    orders = {
-        name: parts[name].fillna(-1).astype("int64") if name in parts else -1 for name in ORDERS
-    }
-    parts = parts.assign(**times, **orders)
+    parts = parts.assign(**whole)
     parts["difference_ps"] = parts["measured_ps"] - parts["predicted_ps"]
     return parts[["operation", "layer", *ABOUT, *TIMES, *ORDERS]]

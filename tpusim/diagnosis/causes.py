@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
-from tpusim.diagnosis.finding import Finding, more, spelled
+from tpusim.diagnosis.finding import Finding, duration, more, spelled
 from tpusim.diagnosis.kinds import COLLECTIVES, WAITS
-from tpusim.profiles.profile import PS
 
 MOST_CAUSES = 8
 LEAST_OF_STEP = 0.005
@@ -70,20 +68,21 @@ def _causes(units: pd.DataFrame, least: float, difference_ps: int) -> Iterator[F
     left, groups = left.copy(), list(_groups(units))
     for _ in range(MOST_CAUSES):
         effects = [_effect(group, left, predicted) for group in groups]
-        explained = [
-            _explained(group, left, each) for group, each in zip(groups, effects, strict=True)
-        ]
         alone = int(np.abs(left).argmax())
-        best = max([abs(left[alone]), *explained])
+        best = max([abs(left[alone]), *(explained for _, explained in effects)])
         if best < least:
             return
         if abs(left[alone]) >= NEARLY * best:
             group = _Group("operation", str(units.index[alone]), np.array([alone]), False)
             effect = left[group.rows]
         else:
-            enough = [at for at, each in enumerate(explained) if each >= NEARLY * best]
-            at = min(enough, key=lambda at: (groups[at].rank, len(groups[at].rows), -explained[at]))
-            group, effect = groups.pop(at), effects[at]
+            enough = (
+                (groups[at].rank, len(groups[at].rows), -each, at)
+                for at, (_, each) in enumerate(effects)
+                if each >= NEARLY * best
+            )
+            *_, at = min(enough)
+            group, (effect, _) = groups.pop(at), effects[at]
         total = (measured[group.rows].sum(), predicted[group.rows].sum())
         if effect.sum() * (total[0] - total[1]) > 0:
             yield _finding(group, units, total, float(effect.sum()), difference_ps)
@@ -97,61 +96,58 @@ def largest(units: pd.DataFrame, step_ps: int) -> Iterator[Finding]:
     yield Finding("kinds", step_ps, f"the step is {spelled(shares)}")
     moving = int(kinds.reindex(COLLECTIVES).sum())
     if moving >= LEAST_SAID * step_ps:
-        took = f"{format_seconds(moving * PS)}, {moving / step_ps:.1%} of the step"
-        yield Finding("collectives", moving, f"the core waits in collectives for {took}")
+        text = f"the core waits in collectives for {_taken(moving, step_ps)}"
+        yield Finding("collectives", moving, text)
     top = units.nlargest(MOST_SAID, "measured_ps")["measured_ps"]
     for name, picoseconds in top[top >= LEAST_SAID * step_ps].items():
-        took = f"{format_seconds(picoseconds * PS)}, {picoseconds / step_ps:.1%} of the step"
-        yield Finding("operation", int(picoseconds), f"{name} takes {took}")
+        text = f"{name} takes {_taken(picoseconds, step_ps)}"
+        yield Finding("operation", int(picoseconds), text)
+
+
+def _taken(picoseconds: float, step_ps: int) -> str:
+    return f"{duration(picoseconds)}, {picoseconds / step_ps:.1%} of the step"
 
 
 def _groups(units: pd.DataFrame) -> Iterator[_Group]:
-    """Yield the operations of a kind, a resource, a line, an axis, and all together."""
+    """Yield all operations together, and those of a kind, a resource, a line and an axis."""
     yield _Group("step", "all operations", np.arange(len(units)), True, EVERYTHING)
-    work = ~units["kind"].isin(WAITS)
-    for kind, mine in units[work].groupby("kind"):
-        yield _Group(str(kind), _PLURALS.get(str(kind), str(kind)), _at(units, mine), True)
-    for bound, mine in units[work & (units["bound"] != "")].groupby("bound"):
-        yield _Group(str(bound), f"operations bound by {bound}", _at(units, mine), True)
-    for of, mine in units[work & (units["of"] != "")].groupby("of"):
-        if len(mine) > 1:
-            yield _Group(str(of), f"operations of `{of}`", _at(units, mine), True, 2)
-    moving = units[units["kind"].isin(COLLECTIVES)]
-    for axis, mine in moving[moving["axis"] != ""].groupby("axis"):
-        yield _Group(f"axis {axis}", f"collectives over {axis}", _at(units, mine), False)
-    for kind, mine in moving.groupby("kind"):
-        yield _Group(str(kind), f"{kind}s", _at(units, mine), False)
+    work, moving = units[~units["kind"].isin(WAITS)], units[units["kind"].isin(COLLECTIVES)]
+    for column, some, words, factor in (
+        ("kind", work, "{}", True),
+        ("bound", work, "operations bound by {}", True),
+        ("of", work, "operations of `{}`", True),
+        ("axis", moving, "collectives over {}", False),
+        ("kind", moving, "{}s", False),
+    ):
+        for name, mine in some[some[column] != ""].groupby(column):
+            if column != "of" or len(mine) > 1:
+                kind = f"axis {name}" if column == "axis" else str(name)
+                rows = np.asarray(units.index.get_indexer(mine.index))
+                text = words.format(_PLURALS.get(kind, name) if column == "kind" else name)
+                yield _Group(kind, text, rows, factor, 2 if column == "of" else 1)
 
 
-def _at(units: pd.DataFrame, mine: pd.DataFrame) -> np.ndarray:
-    return np.asarray(units.index.get_indexer(mine.index))
-
-
-def _effect(group: _Group, left: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return what a group's cause adds to each of its operations.
+def _effect(group: _Group, left: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return what a group's cause adds to each of its operations, and how much that explains.
 
     A factor is that of the operations that it brings nearer to what is measured.
     """
     own, base = left[group.rows], predicted[group.rows]
+    whole = float(np.abs(own).sum())
     if not group.factor:
-        return np.where(abs(own.sum()) > np.abs(own).sum() / 2, own, 0.0)
+        effect = np.where(abs(own.sum()) > whole / 2, own, 0.0)
+        return effect, float(abs(effect.sum()))
     known = base > 0
     if not known.any():
-        return np.zeros(len(own))
+        return np.zeros(len(own)), 0.0
     ratios = own[known] / base[known]
     order = np.argsort(ratios)
     weights = np.cumsum(base[known][order])
     effect = float(ratios[order][np.searchsorted(weights, weights[-1] / 2)]) * base
-    return np.where(np.abs(own - effect) < np.abs(own), effect, 0.0)
-
-
-def _explained(group: _Group, left: np.ndarray, effect: np.ndarray) -> float:
-    own = left[group.rows]
-    if not group.factor:
-        return float(abs(effect.sum()))
-    whole = float(np.abs(own).sum())
+    effect = np.where(np.abs(own - effect) < np.abs(own), effect, 0.0)
     explained = whole - float(np.abs(own - effect).sum())
-    return 0.0 if group.rank == EVERYTHING and explained < UNIFORM * whole else explained
+    enough = group.rank != EVERYTHING or explained >= UNIFORM * whole
+    return effect, explained if enough else 0.0
 
 
 def _finding(
@@ -161,23 +157,23 @@ def _finding(
     kind = str(units["kind"].iloc[group.rows[0]])
     alone = group.kind == "operation"
     if alone and not measured:
-        text = f"is not in the profile, and predicted to take {format_seconds(predicted * PS)}"
+        text = f"is not in the profile, and predicted to take {duration(predicted)}"
     elif not predicted:
-        text = f"takes {format_seconds(measured * PS)}, which is not predicted"
+        text = f"takes {duration(measured)}, which is not predicted"
     elif not group.factor and (kind in COLLECTIVES or not alone):
         text = f"{'is' if alone else 'are'} {_exposed(measured, predicted)}"
     else:
         text = f"{'takes' if alone else 'take'} {measured / predicted:.2f} times the prediction"
     amount = more(effect)
     if whole * effect > 0 and abs(effect) < 0.995 * abs(whole):
-        amount = f"{format_seconds(abs(effect) * PS)} of the {more(whole)}"
+        amount = f"{duration(abs(effect))} of the {more(whole)}"
     return Finding(group.kind, round(effect), f"{group.words} {text}: {amount}")
 
 
 def _exposed(measured: float, predicted: float) -> str:
-    took = f"exposed for {format_seconds(measured * PS)}"
+    took = f"exposed for {duration(measured)}"
     if predicted <= HIDDEN * measured:
         return f"{took}, predicted hidden"
     if measured <= HIDDEN * predicted:
-        return f"hidden, predicted exposed for {format_seconds(predicted * PS)}"
-    return f"{took}, predicted {format_seconds(predicted * PS)}"
+        return f"hidden, predicted exposed for {duration(predicted)}"
+    return f"{took}, predicted {duration(predicted)}"

@@ -7,18 +7,15 @@ from pathlib import Path
 import pandas as pd
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.errors import PlanError, TpusimError
+from tpusim.base.errors import PlanError, TpusimError, blame
 from tpusim.compiler import Compiled
 from tpusim.compiler.hlo.read import read_module
 from tpusim.diagnosis.alignment import (
     TIMES,
-    after,
     by_instruction,
-    known_to_both,
     measured_parts,
+    operation_names,
     shared_names,
-    shared_word,
-    shared_words,
     side_by_side,
     with_difference,
 )
@@ -32,6 +29,7 @@ from tpusim.diagnosis.variation import variation
 from tpusim.hardware import Slice, load_chip, parse_slice
 from tpusim.hardware.legality import default_shape
 from tpusim.profiles import Profile, read_profile
+from tpusim.profiles.profile import short_name
 from tpusim.results import PlanResult, ReplayResult, Result
 from tpusim.simulation import simulate
 
@@ -45,6 +43,7 @@ NO_PREDICTION = (
     "{why}, so nothing is predicted: the parts are measured, and it is unknown which of them are "
     "slow; give the plan of the run, or the compiled program (prediction=)"
 )
+NO_HLO = "the profile has no HLO of its steps"
 IN_WORDS = {IDLE: "idle time within steps", OTHER_PROGRAMS: "time in other programs"}
 ONE_STEP = "one execution a device: how steps vary, and the time between them, are unknown"
 
@@ -69,21 +68,20 @@ def diagnose(
     if not isinstance(profile, Profile):
         profile = read_profile(profile)
     pod = parse_slice(pod) if isinstance(pod, str) else pod
-    steps = measured_steps(profile)
+    with blame(profile.name):
+        steps = measured_steps(profile)
     result, why = _predicted(profile, prediction, pod)
-    parts, words = _parts(steps, profile, result)
-    units = _units(parts, result, words)
-    predicted = 0 if result is None else result.timeline.total_ps
-    kinds = dict(zip(parts["operation"], parts["kind"], strict=True))
-    steps = steps.named(kinds)
+    parts = _parts(steps, profile, result)
+    units = _units(parts, planned=isinstance(result, PlanResult))
+    steps = steps.named(dict(zip(parts["operation"], parts["kind"], strict=True)))
     return Diagnosis(
         profile=profile.name,
-        program=steps.program.partition("(")[0],
+        program=short_name(steps.program),
         devices=steps.devices,
         executions=len(steps.executions),
         prediction=_words(result),
         measured_ps=int(parts["measured_ps"].sum()),
-        predicted_ps=predicted,
+        predicted_ps=0 if result is None else result.timeline.total_ps,
         parts=parts,
         findings=tuple(_findings(steps, parts, units, predicted=result is not None)),
         notes=tuple(dict.fromkeys((*profile.notes, *_notes(profile, steps, result, why, units)))),
@@ -94,39 +92,51 @@ def _predicted(
     profile: Profile, prediction: object, pod: Slice | None
 ) -> tuple[Result | None, str]:
     """Return the prediction, or None and why there is none."""
-    if prediction is None:
-        try:
-            return replayed(profile, pod)
-        except TpusimError as error:
-            if pod is not None:
-                raise
-            return None, f"the profile's own program cannot be replayed ({error})"
     if isinstance(prediction, Compiled):
-        return simulate(prediction, pod=pod), ""
+        return _replay(profile, prediction, pod), ""
     if isinstance(prediction, Result):
         if pod is None:
             return prediction, ""
         raise PlanError(f"pod is {pod}, but the result given as prediction has its own; give one")
-    raise PlanError(
-        f"prediction is {prediction!r:.60}; give the result of ts.simulate(...), or a compiled "
-        "program"
-    )
+    if prediction is not None:
+        raise PlanError(
+            f"prediction is {prediction!r:.60}; give the result of ts.simulate(...), or a compiled "
+            "program"
+        )
+    try:
+        return _own_replay(profile, pod)
+    except TpusimError as error:
+        if pod is None:
+            return None, f"the profile's own program cannot be replayed ({error})"
+        with blame(profile.name):
+            raise
 
 
-def replayed(
+def _own_replay(
     profile: Profile, pod: Slice | None, mesh: Mapping[str, int] | None = None
-) -> tuple[ReplayResult | None, str]:
+) -> tuple[Result | None, str]:
     """Return the replay of a profile's own program, or None and why there is none.
 
     mesh: axes and sizes that name the groups of its collectives.
     """
     program = profile.program()
+    if program is not None and (pod is not None or profile.chip):
+        return _replay(profile, program, pod, mesh), ""
+    if pod is not None:
+        raise PlanError(
+            f"{NO_HLO} to replay on {pod}; give the plan of the run, or the compiled program "
+            "(prediction=), or leave the slice out"
+        )
     if program is None:
-        return None, "the profile has no HLO of its steps"
-    if pod is None and not profile.chip:
-        return None, "the profile does not state its chip, and no slice is given (pod=, --slice)"
-    pod = pod or own_slice(profile, program)
-    return simulate(program, pod=pod, mesh=mesh), ""
+        return None, NO_HLO
+    return None, "the profile does not state its chip, and no slice is given (pod=, --slice)"
+
+
+def _replay(
+    profile: Profile, program: Compiled, pod: Slice | None, mesh: Mapping[str, int] | None = None
+) -> Result:
+    pod = pod or program.slice or (own_slice(profile, program) if profile.chip else None)
+    return simulate(program, pod=pod, mesh=mesh)
 
 
 def own_slice(profile: Profile, program: Compiled) -> Slice:
@@ -136,25 +146,23 @@ def own_slice(profile: Profile, program: Compiled) -> Slice:
     return Slice(chip, default_shape(chip.name, -(-devices // chip.devices)))
 
 
-def _parts(
-    steps: MeasuredSteps, profile: Profile, result: Result | None
-) -> tuple[pd.DataFrame, set[str]]:
-    """Return the parts of both sides, and the words that the names of both have in common."""
+def _parts(steps: MeasuredSteps, profile: Profile, result: Result | None) -> pd.DataFrame:
+    """Return the parts of both sides, with `COLUMNS` of `alignment`."""
     if result is None:
-        return with_difference(measured_parts(steps, {})), set()
+        return with_difference(measured_parts(steps, {}))
     if not isinstance(result, PlanResult):
         predicted = predicted_parts(result, steps.transposed)
-        return by_instruction(measured_parts(steps, {}), predicted), set()
-    predicted = predicted_parts(result)
-    measured = measured_parts(steps, dict(result.plan.mesh))
+        return by_instruction(measured_parts(steps, {}), predicted)
+    mesh = dict(result.plan.mesh)
+    measured = measured_parts(steps, mesh)
     with suppress(TpusimError):
-        named, _ = replayed(profile, result.pod, dict(result.plan.mesh))
+        named, _ = _own_replay(profile, result.pod, mesh)
         if named is not None:
             measured = by_instruction(measured, predicted_parts(named, steps.transposed))
             measured = measured[measured["measured_ps"] != 0].drop(
                 columns=[*TIMES[1:], "predicted_order"]
             )
-    return side_by_side(measured, predicted), shared_words(measured, predicted)
+    return side_by_side(measured, predicted_parts(result))
 
 
 def _findings(
@@ -163,32 +171,27 @@ def _findings(
     step = int(parts["measured_ps"].sum())
     waits = int(parts.loc[parts["kind"].isin((HOST, INPUT)), "predicted_ps"].sum())
     varied = sorted(variation(steps, waits), key=lambda each: -each.picoseconds)
-    varied = [each for each in varied if each.picoseconds >= LEAST_VARIATION * step]
-    alike = [
-        each
-        for each in varied
-        if each.kind in (HOST, INPUT) and each.picoseconds < LEAST_PAUSE * step
-    ]
-    yield from (each for each in varied if each not in alike)
+    first: list[Finding] = []
+    last: list[Finding] = []
+    for each in varied:
+        alike = each.kind in (HOST, INPUT) and each.picoseconds < LEAST_PAUSE * step
+        if each.picoseconds >= LEAST_VARIATION * step:
+            (last if alike else first).append(each)
+    yield from first
     if predicted:
         yield from causes(units, step, int(units["difference_ps"].sum()))
     else:
         yield from largest(units, step)
-    yield from alike
+    yield from last
 
 
-def _units(parts: pd.DataFrame, result: Result | None, words: set[str]) -> pd.DataFrame:
+def _units(parts: pd.DataFrame, *, planned: bool) -> pd.DataFrame:
     """Return what the causes are looked for in: operations, or what plans and programs share.
 
-    What varies is left out: it has its own findings. words: that the names of both sides have.
+    What varies is left out: it has its own findings.
     """
     own = parts[~parts["kind"].isin((SLOW_STEPS, HOST, INPUT))]
-    if isinstance(result, PlanResult):
-        own = known_to_both(own.assign(of=shared_word(own, words)))
-        names = shared_names(own)
-    else:
-        own = own.assign(of=own["line"])
-        names = own["kind"] + " `" + own["operation"] + "`" + after(" ({})", own["line"])
+    own, names = shared_names(own, parts) if planned else operation_names(own)
     names = names.mask(own["operation"].isin(IN_WORDS), own["operation"].map(IN_WORDS))
     how = dict.fromkeys(("kind", "axis", "bound", "of"), "max") | dict.fromkeys(TIMES, "sum")
     return own.groupby(names, sort=False).agg(how)
@@ -214,8 +217,9 @@ def _notes(
     if profile.chip not in ("", chip):
         yield f"the profile is of {profile.chip}, and the prediction of {chip}"
     common = units.loc[units["predicted_ps"] > 0, "measured_ps"].sum()
-    if common < LEAST_COMMON * units["measured_ps"].sum():
-        share = common / units["measured_ps"].sum()
+    measured = units["measured_ps"].sum()
+    if common < LEAST_COMMON * measured:
+        share = common / measured
         yield f"{share:.0%} of the measured work has a prediction: are both of the same program?"
     if isinstance(result, ReplayResult):
         yield from result.remarks

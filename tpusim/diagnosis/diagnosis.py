@@ -1,7 +1,7 @@
 """A diagnosis: where a measured and a predicted step differ, and the sentences that say so."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -9,9 +9,8 @@ import pandas as pd
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import folded_table
 from tpusim.base.text_width import wrapped
-from tpusim.base.units import format_seconds
 from tpusim.diagnosis.alignment import TIMES
-from tpusim.diagnosis.finding import Finding
+from tpusim.diagnosis.finding import Finding, duration
 from tpusim.profiles.profile import PS
 from tpusim.report.figures.canvas import time_scale
 from tpusim.report.figures.two_timelines import CoreBar, plot_timelines
@@ -75,6 +74,16 @@ class Diagnosis(ShortRepr):
         return self.measured_ps - self.predicted_ps
 
     @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.measured_ps / self.predicted_ps
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The columns of times that say something: without a prediction the measured ones."""
+        return TIMES if self.prediction else TIMES[:1]
+
+    @property
     def by_kind(self) -> pd.DataFrame:
         """The times by kind of work, the largest differences first."""
         return self.by("kind")
@@ -105,12 +114,16 @@ class Diagnosis(ShortRepr):
         found = parts.groupby([*columns], sort=False)[[*TIMES]].sum()
         return found.sort_values("difference_ps", key=abs, ascending=False, kind="stable")
 
+    def largest(self, column: str, most: int) -> pd.DataFrame:
+        """Return the first rows of a table that are not zero, with `times` alone."""
+        found = (self.by_layer if column == "layer" else self.by(column))[[*self.times]]
+        return found[(found != 0).any(axis=1)].head(most)
+
     @property
     def layer(self) -> int:
         """The middle one of the layers that both sides have; -1, the whole step, for few."""
-        sides = TIMES[:2] if self.prediction else TIMES[:1]
         found = self.by_layer
-        found = found[(found.index >= 0) & (found[[*sides]] > 0).all(axis=1)]
+        found = found[(found.index >= 0) & (found[[*self.times[:2]]] > 0).all(axis=1)]
         if found["measured_ps"].sum() < LEAST_LAYERS * self.measured_ps:
             return -1
         return int(found.index[len(found) // 2])
@@ -140,25 +153,21 @@ class Diagnosis(ShortRepr):
             "executions": self.executions,
             "prediction": self.prediction,
             **{name: int(getattr(self, name)) for name in TIMES},
-            "findings": [
-                {"kind": each.kind, "picoseconds": each.picoseconds, "text": each.text}
-                for each in self.findings
-            ],
-            **{name: _rows(getattr(self, name)) for name in tables},
+            "findings": [asdict(each) for each in self.findings],
+            **{name: getattr(self, name).reset_index().to_dict("records") for name in tables},
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
-        return "\n".join([*self._head(), "", *self._found(), "", *self._table(), *self._notes()])
+        table = folded_table([*self._table()])
+        return "\n".join([*self._head(), "", *self._found(), "", *table, *self._notes()])
 
     def _head(self) -> Iterator[str]:
         yield from wrapped(f"{self.profile}: {self.program}, {self.runs}")
-        yield from entry("measured", f"{format_seconds(self.measured_ps * PS)} a step")
+        yield from entry("measured", f"{duration(self.measured_ps)} a step")
         if self.prediction:
-            took = format_seconds(self.predicted_ps * PS)
-            yield from entry("predicted", f"{took}: {self.prediction}")
-            ratio = self.measured_ps / self.predicted_ps
-            yield from entry("ratio", f"{ratio:.3f} measured over predicted")
+            yield from entry("predicted", f"{duration(self.predicted_ps)}: {self.prediction}")
+            yield from entry("ratio", f"{self.ratio:.3f} measured over predicted")
 
     def _found(self) -> Iterator[str]:
         shown = self.findings[:FINDINGS_SHOWN]
@@ -167,37 +176,18 @@ class Diagnosis(ShortRepr):
         if not shown:
             yield "  no cause of half a percent of the step or more"
 
-    def _table(self) -> Iterator[str]:
-        return folded_table([*_cells(self.by_kind, bool(self.prediction), self)])
-
     def _notes(self) -> Iterator[str]:
         for note in self.notes:
             yield from entry("note", note)
 
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    name = str(table.index.name)
-    return [
-        {name: row.Index, **{each: int(getattr(row, each)) for each in TIMES}}
-        for row in table.itertuples()
-    ]
-
-
-def _cells(table: pd.DataFrame, both: bool, diagnosis: Diagnosis) -> Iterator[Sequence[str]]:
-    """Yield a row for each kind, and their sum."""
-    columns = TIMES if both else TIMES[:1]
-    factor, unit = time_scale(diagnosis.measured_ps * PS)
-    scale = PS * factor
-    yield (f"by kind [{unit}]", *(name.removesuffix("_ps") for name in columns))
-    shown = table[(table[[*columns]] != 0).any(axis=1)].head(KINDS_SHOWN)
-    for kind, row in shown.iterrows():
-        yield (f"  {kind}", *_times(row, columns, scale))
-    rest = table[[*columns]].sum() - shown[[*columns]].sum()
-    if len(shown) < len(table) and rest.any():
-        yield ("  others", *_times(rest, columns, scale))
-    yield ("  sum", *_times(table.sum(), columns, scale))
-
-
-def _times(row: pd.Series, columns: Sequence[str], scale: float) -> Iterator[str]:
-    for name in columns:
-        yield f"{row[name] * scale:{'+' * name.startswith('difference')}.3f}"
+    def _table(self) -> Iterator[Sequence[str]]:
+        """Yield a row for each kind, and their sum."""
+        factor, unit = time_scale(self.measured_ps * PS)
+        shown, whole = self.largest("kind", KINDS_SHOWN), self.parts[[*self.times]].sum()
+        rows = {f"  {kind}": row for kind, row in shown.iterrows()}
+        if (rest := whole - shown.sum()).any():
+            rows["  others"] = rest
+        yield (f"by kind [{unit}]", *(name.removesuffix("_ps") for name in self.times))
+        signs = dict.fromkeys(TIMES[:2], "") | {TIMES[2]: "+"}
+        for name, row in {**rows, "  sum": whole}.items():
+            yield (name, *(f"{row[each] * PS * factor:{signs[each]}.3f}" for each in self.times))

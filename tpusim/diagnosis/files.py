@@ -3,15 +3,11 @@
 from base64 import b64encode
 from pathlib import Path
 
-import pandas as pd
-
 from tpusim.base.csv_cells import frame_csv
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
-from tpusim.base.units import format_seconds
-from tpusim.diagnosis.alignment import TIMES
 from tpusim.diagnosis.diagnosis import Diagnosis
-from tpusim.profiles.profile import PS
+from tpusim.diagnosis.finding import duration
 from tpusim.report.html.headline import Fact
 from tpusim.report.html.page import template
 
@@ -37,55 +33,39 @@ def write_diagnosis(diagnosis: Diagnosis, folder: Path | str, *, html: bool = Tr
 
     html: False leaves out the page.
     """
+    from tpusim.report.figures.render import figure_files
+
     files = {
         "diagnose.txt": f"{diagnosis}\n".encode(),
         "diagnose.json": f"{json_text(diagnosis.facts())}\n".encode(),
         "parts.csv": frame_csv(diagnosis.parts).encode(),
+        **figure_files("timelines", diagnosis.plot, diagnosis.title),
     }
-    from tpusim.report.figures.render import figure_files
-
-    files |= figure_files("timelines", diagnosis.plot, diagnosis.title)
     if html:
-        files["report.html"] = diagnosis_page(diagnosis, files["timelines.png"]).encode()
+        files["report.html"] = _page(diagnosis, files["timelines.png"]).encode()
     write_files(Path(folder), files)
 
 
-def diagnosis_page(diagnosis: Diagnosis, figure: bytes) -> str:
-    """Return the diagnosis as one HTML page that needs no other file.
-
-    figure: the PNG of both timelines.
-    """
-    columns = TIMES if diagnosis.prediction else TIMES[:1]
-    tables = [(key, title, _rows(diagnosis.by(key), columns)) for key, title in TABLES.items()]
+def _page(diagnosis: Diagnosis, figure: bytes) -> str:
+    """Return the diagnosis as one HTML page that needs no other file. figure: a PNG."""
+    facts = [Fact("Measured", duration(diagnosis.measured_ps), f"a step; {diagnosis.runs}")]
+    if diagnosis.prediction:
+        facts += [
+            Fact("Predicted", duration(diagnosis.predicted_ps), diagnosis.prediction),
+            Fact("Measured over predicted", f"{diagnosis.ratio:.3f}"),
+        ]
+    tables = []
+    for key, title in TABLES.items():
+        shown = diagnosis.largest(key, ROWS_SHOWN)
+        names = ("outside of layers" if name == -1 else str(name) for name in shown.index)
+        if len(shown) > 1:
+            tables.append((key, title, [*zip(names, shown.to_numpy().tolist(), strict=True)]))
     return template("diagnosis.html.jinja").render(
         title=diagnosis.title,
         findings=[each.text for each in diagnosis.findings],
         notes=diagnosis.notes,
-        facts=_facts(diagnosis),
-        columns=[name.removesuffix("_ps").capitalize() for name in columns],
+        facts=facts,
+        columns=[name.removesuffix("_ps").capitalize() for name in diagnosis.times],
         figure=b64encode(figure).decode(),
-        tables=[table for table in tables if len(table[-1]) > 1],
+        tables=tables,
     )
-
-
-def _facts(found: Diagnosis) -> list[Fact]:
-    took = format_seconds(found.measured_ps * PS)
-    facts = [Fact("Measured", took, f"a step; {found.runs}")]
-    if found.prediction:
-        ratio = found.measured_ps / found.predicted_ps
-        facts += [
-            Fact("Predicted", format_seconds(found.predicted_ps * PS), found.prediction),
-            Fact("Measured over predicted", f"{ratio:.3f}", ""),
-        ]
-    return facts
-
-
-def _rows(table: pd.DataFrame, columns: tuple[str, ...]) -> list[tuple[str, list[str]]]:
-    shown = table[(table[[*columns]] != 0).any(axis=1)].head(ROWS_SHOWN)
-    return [
-        (
-            "outside of layers" if name == -1 else str(name),
-            [format_seconds(int(row[each]) * PS) for each in columns],
-        )
-        for name, row in shown.iterrows()
-    ]

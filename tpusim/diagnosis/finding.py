@@ -1,4 +1,4 @@
-"""A finding of a diagnosis: one sentence, and the picoseconds that it explains."""
+"""A finding of a diagnosis, and the words that findings are made of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,18 +27,21 @@ class Finding:
         return self.text
 
 
+def duration(picoseconds: float) -> str:
+    """Return a time with its unit."""
+    return format_seconds(picoseconds * PS)
+
+
 def more(picoseconds: float) -> str:
     """Return a difference in words.
 
     >>> more(12e9), more(-12e9)
     ('12 ms more', '12 ms less')
     """
-    return f"{format_seconds(abs(picoseconds) * PS)} {'more' if picoseconds > 0 else 'less'}"
+    return f"{duration(abs(picoseconds))} {'more' if picoseconds > 0 else 'less'}"
 
 
 def spelled(names: Sequence[str]) -> str:
     """Return names as a list in words, at most a few."""
-    shown = [*names[:MOST_NAMES]]
-    if len(names) > MOST_NAMES:
-        shown.append(f"{len(names) - MOST_NAMES} others")
-    return joined(shown, "and")
+    rest = len(names) - MOST_NAMES
+    return joined([*names[:MOST_NAMES], *([f"{rest} others"] if rest > 0 else [])])

@@ -30,10 +30,13 @@ def kind_of(category: str, name: str) -> str:
 
     name: of its instruction and its scope, which tell kernels (custom calls) apart.
 
+    Without a category it is that of the opcode that the instruction is named after.
+
     >>> kind_of("convolution fusion", "fusion.1"), kind_of("all-gather-done", "all-gather-done.2")
     ('matmul', 'all-gather')
     """
     instruction = name.partition(" ")[0]
+    category = category or instruction.partition(".")[0]
     for kind in _FIRST:
         if kind in category or kind in instruction:
             return str(kind)

@@ -11,6 +11,7 @@ import pandas as pd
 from tpusim.base.errors import FileError
 from tpusim.diagnosis.kinds import HOST, IDLE, OTHER_PROGRAMS, SLOW_STEPS, kind_of
 from tpusim.profiles import Profile
+from tpusim.profiles.profile import short_name
 
 TRANSPOSED = "transpose("
 """In the scope of an operation of a backward pass."""
@@ -33,9 +34,8 @@ class MeasuredSteps:
 
     executions: one row each: those of `Profile.steps`, `slow`, and `gap_ps` and `others_ps`, the
         time without and with other programs until the next one (-1 for the last of a device).
-    operations: one row per instruction, layer and execution, with `self_ps`.
-    operation_of: the operation that each instruction is a part of: the end of an asynchronous one
-        is a part of its start.
+    operations: one row per operation, layer and execution, with `self_ps`; the end of an
+        asynchronous operation is a part of its start.
     facts: what is known of each operation, by its name: `category`, `kind`, `scope`, `source`,
         `text`.
     """
@@ -43,7 +43,6 @@ class MeasuredSteps:
     program: str
     executions: pd.DataFrame
     operations: pd.DataFrame
-    operation_of: pd.Series
     facts: pd.DataFrame
 
     @property
@@ -61,6 +60,11 @@ class MeasuredSteps:
     def typical(self) -> pd.DataFrame:
         """The executions that are not slow."""
         return self.executions[~self.executions["slow"]]
+
+    def picoseconds(self, runs: pd.DataFrame, *keys: str) -> pd.Series:
+        """Return the self times in some executions by columns of `operations`."""
+        mine = self.operations.merge(runs[["device", "step"]], on=["device", "step"])
+        return mine.groupby([*keys], sort=False, observed=True)["self_ps"].sum()
 
     def named(self, kinds: Mapping[str, str]) -> "MeasuredSteps":
         """Return the same with these kinds of operations, where they are known."""
@@ -83,8 +87,7 @@ class MeasuredSteps:
 
     def _work(self) -> Iterator[tuple[str, int, str, Fraction]]:
         typical = self.typical
-        mine = self.operations.merge(typical[["device", "step"]], on=["device", "step"])
-        sums = mine.groupby(["operation", "layer"], sort=False, observed=True)["self_ps"].sum()
+        sums = self.picoseconds(typical, "operation", "layer")
         kinds = self.facts["kind"]
         for key, total in zip(sums.index.tolist(), sums.tolist(), strict=True):
             yield key[0], int(key[1]), str(kinds[key[0]]), Fraction(int(total), len(typical))
@@ -108,21 +111,17 @@ def measured_steps(profile: Profile) -> MeasuredSteps:
     mine = profile.operations
     mine = mine[(mine["program"] == program) & ~mine["asynchronous"]]
     if mine.empty:
-        raise FileError(f"{profile.name} has no operation of {program}; profile whole steps")
+        raise FileError(f"no operation of {short_name(program)} in it; profile whole steps")
     facts = _facts(mine)
     names = mine["instruction"].astype("category").cat
-    operation_of = facts["operation"]
-    operation = np.asarray(operation_of.reindex(names.categories))[names.codes]
-    steps = mine.assign(operation=operation)
+    operation = np.asarray(facts["operation"].reindex(names.categories))[names.codes]
     keys = ["device", "step", "operation", "layer"]
-    summed = steps.groupby(keys, sort=False, observed=True)["self_ps"].sum().reset_index()
-    facts = facts.drop_duplicates("operation").set_index("operation")
+    sums = mine.assign(operation=operation).groupby(keys, sort=False, observed=True)["self_ps"]
     return MeasuredSteps(
         program=program,
         executions=_executions(profile),
-        operations=summed,
-        operation_of=operation_of,
-        facts=facts,
+        operations=sums.sum().reset_index(),
+        facts=facts.drop_duplicates("operation").set_index("operation"),
     )
 
 
@@ -168,20 +167,26 @@ def _executions(profile: Profile) -> pd.DataFrame:
         others = every[every["program"] != profile.main]
         ends = found["start_ps"] + found["duration_ps"]
         until = found["start_ps"].shift(-1, fill_value=-1)
-        used = [_within(others, *span) for span in zip(ends, until, strict=True)]
-        last = until < 0
-        found["others_ps"] = np.where(last, -1, used)
-        found["gap_ps"] = np.where(last, -1, until - ends - used)
+        used = _used(others, until.clip(lower=ends)) - _used(others, ends)
+        found["others_ps"] = used.where(until >= 0, -1)
+        found["gap_ps"] = (until - ends - used).where(until >= 0, -1)
         found["slow"] = _slow(found["duration_ps"].to_numpy())
         parts.append(found)
     return pd.concat(parts, ignore_index=True)
 
 
-def _within(others: pd.DataFrame, begin: int, end: int) -> int:
-    """Return the picoseconds of executions between two times."""
-    starts = others["start_ps"].clip(begin, max(begin, end))
-    ends = (others["start_ps"] + others["duration_ps"]).clip(begin, max(begin, end))
-    return int((ends - starts).sum())
+def _used(runs: pd.DataFrame, times: pd.Series) -> pd.Series:
+    """Return the picoseconds of executions before each of some times."""
+    begins = np.sort(runs["start_ps"].to_numpy())
+    ends = np.sort((runs["start_ps"] + runs["duration_ps"]).to_numpy())
+    begun, ended = (_since(each, times.to_numpy()) for each in (begins, ends))
+    return pd.Series(begun - ended, index=times.index)
+
+
+def _since(events: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the sum of the times since the events before each of some times."""
+    count = np.searchsorted(events, times)
+    return np.asarray(count * times - np.concatenate([[0], np.cumsum(events)])[count])
 
 
 def _slow(durations: np.ndarray) -> np.ndarray:

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pandas as pd
 
-from tpusim.base.units import format_seconds
-from tpusim.diagnosis.finding import Finding, more, spelled
+from tpusim.diagnosis.finding import Finding, duration, more, spelled
 from tpusim.diagnosis.kinds import COLLECTIVES, INPUT, WAITS
 from tpusim.diagnosis.measured import MeasuredSteps
-from tpusim.profiles.profile import PS
 
 SLOW_DEVICE, SLOW_LINK = 1.03, 1.2
 """The work of a device over the median of all, from which it is slow; its time in collectives."""
@@ -40,29 +38,21 @@ def _slow_steps(steps: MeasuredSteps) -> Iterator[Finding]:
         return
     typical = steps.typical["duration_ps"].mean()
     longer = int((slow["duration_ps"] - typical).sum())
-    order = runs.groupby("device")["step"].rank().astype(int)[slow.index]
-    numbers = sorted(set(order))
+    numbers = runs.groupby("device")["step"].rank().astype(int)[slow.index].unique()
     count = int(runs.groupby("device").size().max())
-    one = len(numbers) == 1
-    which = (
-        f"step {numbers[0]} of {count} takes" if one else f"{len(numbers)} of {count} steps take"
-    )
-    worst = slow["duration_ps"].max() / typical
+    which, most, each = f"{len(numbers)} of {count} steps take", "up to ", " each"
+    if len(numbers) == 1:
+        which, most, each = f"step {numbers[0]} of {count} takes", "", ""
     text = (
-        f"{which} {'' if one else 'up to '}{worst:.2f} times as long as the others: "
-        f"{more(longer / len(slow))}{'' if one else ' each'}, {_grown(steps, slow, longer)}"
+        f"{which} {most}{slow['duration_ps'].max() / typical:.2f} times as long as the others: "
+        f"{more(longer / len(slow))}{each}, {_grown(steps, slow, longer)}"
     )
     yield Finding("slow steps", round(longer / len(runs)), text)
 
 
 def _grown(steps: MeasuredSteps, slow: pd.DataFrame, longer: float) -> str:
     """Return what takes the time that slow executions take longer, in words."""
-    mine, rest = (
-        steps.operations.merge(runs[["device", "step"]], on=["device", "step"])
-        .groupby("operation", observed=True)["self_ps"]
-        .sum()
-        for runs in (slow, steps.typical)
-    )
+    mine, rest = (steps.picoseconds(runs, "operation") for runs in (slow, steps.typical))
     grown = mine.sub(rest * (len(slow) / len(steps.typical)), fill_value=0)
     if grown.max() >= ONE_CAUSE * longer:
         return f"of which `{grown.idxmax()}` takes {min(grown.max() / longer, 1):.0%}"
@@ -77,34 +67,27 @@ def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
     """Yield a finding for devices that work for longer than others, or else wait for longer."""
     if steps.devices < 2:
         return
-    kinds = steps.facts["kind"]
+    typical, kinds = steps.typical, steps.facts["kind"]
+    own = steps.picoseconds(typical, "device", "operation").reset_index()
+    kind = own["operation"].map(kinds)
     for does, mine, factor, why in (
-        ("works", ~kinds.isin(WAITS), SLOW_DEVICE, "the others wait in collectives"),
-        ("is in collectives", kinds.isin(COLLECTIVES), SLOW_LINK, "its links are slow"),
+        ("works", ~kind.isin(WAITS), SLOW_DEVICE, "the others wait in collectives"),
+        ("is in collectives", kind.isin(COLLECTIVES), SLOW_LINK, "its links are slow"),
     ):
-        times = _times_of_devices(steps, kinds.index[mine])
+        times = own[mine].groupby("device", observed=True, sort=False)["self_ps"].sum()
+        times /= typical.groupby("device", sort=False).size().reindex(times.index)
         middle = float(times.quantile(0.5, interpolation="lower"))
         slow = times[times > factor * middle]
         if len(slow):
             worst = float(slow.max())
-            many = f"{spelled([str(name) for name in slow.index])}, each" * (len(slow) > 1)
+            names = spelled([*map(str, slow.index)]) + ", each" * (len(slow) > 1)
             yield Finding(
                 "slow device",
                 round(worst - middle),
-                f"{many or slow.index[0]} {does} for {format_seconds(worst * PS)} a step and the "
-                f"other devices for {format_seconds(middle * PS)}, {worst / middle:.2f} times as "
-                f"long; {why}",
+                f"{names} {does} for {duration(worst)} a step and the other devices for "
+                f"{duration(middle)}, {worst / middle:.2f} times as long; {why}",
             )
             return
-
-
-def _times_of_devices(steps: MeasuredSteps, operations: pd.Index) -> pd.Series:
-    """Return the picoseconds of some operations in a step of each device."""
-    typical = steps.typical
-    mine = steps.operations[steps.operations["operation"].isin(operations)]
-    mine = mine.merge(typical[["device", "step"]], on=["device", "step"])
-    sums = mine.groupby("device", observed=True, sort=False)["self_ps"].sum()
-    return sums / typical.groupby("device", sort=False).size().reindex(sums.index)
 
 
 def _between(steps: MeasuredSteps) -> Iterator[Finding]:
@@ -119,24 +102,22 @@ def _between(steps: MeasuredSteps) -> Iterator[Finding]:
     if late.sum() > 0.5 * gaps.sum():
         text = (
             f"{len(late)} of {len(gaps)} pauses between steps {'is' if len(late) == 1 else 'are'} "
-            f"late, up to {format_seconds(gaps.max() * PS)} (median "
-            f"{format_seconds(middle * PS)}): devices wait for the host, or for its input"
+            f"late, up to {duration(gaps.max())} (median {duration(middle)}): devices wait for "
+            "the host, or for its input"
         )
         yield Finding("late host", round(mean), text)
         return
     text = (
-        f"devices wait {format_seconds(mean * PS)} between steps for the host: for the next input, "
-        "or for the call of the next step"
+        f"devices wait {duration(mean)} between steps for the host: for the next input, or for "
+        "the call of the next step"
     )
     yield Finding("host", round(mean), text)
 
 
 def _input(steps: MeasuredSteps) -> Iterator[Finding]:
-    facts = steps.facts
-    feeds = facts.index[facts["kind"] == INPUT]
-    mine = steps.operations[steps.operations["operation"].isin(feeds)]
-    total = int(mine["self_ps"].sum())
-    if total:
-        mean = total / len(steps.executions)
-        text = f"`{feeds[0]}` waits {format_seconds(mean * PS)} a step for the input of the hosts"
+    times = steps.picoseconds(steps.executions, "operation")
+    times = times[steps.facts["kind"].reindex(times.index) == INPUT]
+    if times.sum():
+        mean = times.sum() / len(steps.executions)
+        text = f"`{times.idxmax()}` waits {duration(mean)} a step for the input of the hosts"
         yield Finding("input", round(mean), text)

@@ -53,8 +53,7 @@ class Profile(ShortRepr):
     @property
     def main(self) -> str:
         """The program that takes most of the time: that of the steps."""
-        found = self.steps.groupby("program", sort=False)["duration_ps"].sum()
-        return str(found.idxmax())
+        return str(self.steps.groupby("program", sort=False)["duration_ps"].sum().idxmax())
 
     def program(self, name: str = "") -> Compiled | None:
         """Return a program as `simulate` replays it; None if the profile does not hold it.
@@ -63,7 +62,7 @@ class Profile(ShortRepr):
         """
         name = name or self.main
         data = self.programs.get(name)
-        return None if data is None else Compiled(name=_short(name), data=data)
+        return None if data is None else Compiled(name=short_name(name), data=data)
 
     def by_category(self, program: str = "") -> pd.Series:
         """Return the picoseconds of a step by category, idle time included: means of all devices.
@@ -91,8 +90,8 @@ class Profile(ShortRepr):
         clock = f" at {format_rate(self.clock_hz, 'Hz')}" if self.clock_hz else ""
         yield f"{plain(self.name)}: {len(self.devices)} x {plain(kind)}{clock}"
         for program, executions in self.steps.groupby("program", sort=False):
-            yield f"  {_short(str(program))}: {self._executions(str(program), executions)}"
-        yield f"  of {_short(self.main)}, per execution:"
+            yield f"  {short_name(str(program))}: {self._executions(str(program), executions)}"
+        yield f"  of {short_name(self.main)}, per execution:"
         found = self.by_category()
         rows = [
             (plain(str(kind)), format_seconds(took * PS), f"{took / max(found.sum(), 1):.1%}")
@@ -116,6 +115,6 @@ class Profile(ShortRepr):
         return f"{times}, {mean}{spread}{hlo}"
 
 
-def _short(program: str) -> str:
+def short_name(program: str) -> str:
     """Return the name of a program without its fingerprint, to be shown."""
     return plain(program.partition("(")[0] or program)

@@ -1,6 +1,7 @@
 """Reading a profile from a file or a folder of TensorBoard's."""
 
 import gzip
+import re
 import zlib
 from io import BufferedIOBase, BytesIO
 from operator import add
@@ -11,7 +12,7 @@ import pandas as pd
 from tpusim.base.errors import FileError, blame
 from tpusim.base.text_files import A_PROFILE, PROFILES, path_of, read_bytes
 from tpusim.base.units import format_bytes
-from tpusim.hardware import Chip, chip_names, load_chip
+from tpusim.hardware import chip_names, load_chip
 from tpusim.profiles.operations import operation_table, stacked, step_table
 from tpusim.profiles.profile import Profile
 from tpusim.profiles.recorded import About, DeviceEvents, Recorded, clean
@@ -31,13 +32,12 @@ ALL_OPERATIONS = "(all operations)"
 """Stands for the program of a profile that names none."""
 
 WANTED = "the `*.xplane.pb` or `*.trace.json.gz` of a profile, or the folder that it is in"
+JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[\]{\d]|$))")
+"""How an object or an array of them begins; a TOML file begins with the name of a table."""
+
 KINDS = {"v5 lite": "v5e", "v6 lite": "v6e", "v7x": "7x", "7x": "7x", "v5": "v5p"}
 """Chips by the names that the profiler has for them, where they are not our own."""
 
-NO_HLO = (
-    "a trace has no HLO, so each operation is known by its line alone; the *.xplane.pb beside it "
-    "has the programs"
-)
 NO_KIND = "the profile does not state the chip"
 
 
@@ -52,6 +52,7 @@ def read_profile(path: str | Path) -> Profile:
     path = path_of(path, "read_profile")
     with blame(path.name or str(path)):
         file, note = _file_of(path)
+    with blame(file.name or str(file)):
         recorded = _recorded(read_bytes(file, A_PROFILE, WANTED, LARGEST))
         return _profile(clean(file.name), recorded, note)
 
@@ -78,7 +79,7 @@ def _recorded(data: bytes) -> Recorded:
     packed = data.startswith(b"\x1f\x8b")
     try:
         stream: BufferedIOBase = gzip.GzipFile(fileobj=BytesIO(data)) if packed else BytesIO(data)
-        if stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        if JSON.match(stream.read(64)):
             stream.seek(0)
             return read_trace(stream)
         if packed:
@@ -97,29 +98,30 @@ def _profile(name: str, recorded: Recorded, note: str) -> Profile:
     if not devices:
         raise FileError(_nothing(recorded))
     if len(devices) > MOST_DEVICES:
-        raise FileError(
-            f"{len(devices):,} devices in it, where a host has few; copy the file again"
-        )
+        raise FileError(f"{len(devices):,} devices, where a host has few; copy the file again")
     for device in devices:
         _name_programs(device)
     operations = stacked([operation_table(device) for device in devices])
     steps = pd.concat([step_table(device) for device in devices], ignore_index=True)
+    core = operations[~operations["asynchronous"]]
+    busy = core.groupby(["device", "step"], observed=True)["self_ps"].sum()
+    keys = pd.MultiIndex.from_frame(steps[["device", "step"]])
     chip = chip_of(recorded.kind)
     impossible = sum(each.impossible for device in devices for each in device.all_events)
+    left_out = "s are left out" if impossible > 1 else " is left out"
     notes = (
         note,
         *recorded.notes,
-        f"{impossible:,} events are left out, as their times are impossible" if impossible else "",
-        "" if recorded.programs else NO_HLO,
+        f"{impossible:,} event{left_out}, as times are impossible" if impossible else "",
         "" if recorded.kind else NO_KIND,
     )
     return Profile(
         name=name,
         kind=recorded.kind,
         chip=chip,
-        clock_hz=_clock(recorded.peak_flops, load_chip(chip)) if chip else 0.0,
+        clock_hz=_clock(chip, recorded.peak_flops),
         operations=operations,
-        steps=steps.assign(busy_ps=_busy(operations, steps)),
+        steps=steps.assign(busy_ps=busy.reindex(keys, fill_value=0).to_numpy()),
         programs=recorded.programs,
         notes=tuple(filter(None, notes)),
     )
@@ -145,14 +147,6 @@ def _name_programs(device: DeviceEvents) -> None:
     device.programs.add(first, max(ends) - first, device.programs.number(About(ALL_OPERATIONS)))
 
 
-def _busy(operations: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
-    """Return the self times of the operations on the core in each execution."""
-    core = operations[~operations["asynchronous"]]
-    found = core.groupby(["device", "step"], observed=True)["self_ps"].sum()
-    keys = pd.MultiIndex.from_frame(steps[["device", "step"]])
-    return pd.Series(found.reindex(keys, fill_value=0).to_numpy(), index=steps.index)
-
-
 def chip_of(kind: str) -> str:
     """Return the name of the chip that a profiler calls `kind`; empty if it is none of ours.
 
@@ -164,6 +158,9 @@ def chip_of(kind: str) -> str:
     return name if name in chip_names() else ""
 
 
-def _clock(peak_flops: float, chip: Chip) -> float:
-    """Return the clock at which a chip's arrays have a peak in FLOP/s."""
-    return chip.clock * peak_flops / chip.full_peak if peak_flops else 0.0
+def _clock(chip: str, peak_flops: float) -> float:
+    """Return the clock at which a chip's arrays have a peak in FLOP/s; 0 if either is unknown."""
+    if not chip or not peak_flops:
+        return 0.0
+    known = load_chip(chip)
+    return known.clock * peak_flops / known.full_peak

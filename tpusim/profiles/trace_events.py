@@ -20,6 +20,10 @@ PS = 1e6
 
 BROKEN = "broken JSON; copy the file again, or profile the step again"
 NONE = "JSON without `traceEvents`; give the trace of a profile, `*.trace.json.gz`"
+NO_HLO = (
+    "a trace has no HLO, so each operation is known by its line alone; the *.xplane.pb beside it "
+    "has the programs"
+)
 LIMIT = 1_000_000
 """Events at which the profiler cuts a trace."""
 
@@ -37,6 +41,7 @@ def read_trace(file: BufferedIOBase) -> Recorded:
     """Return what a trace holds. Raise FileError for data that is none."""
     recorded = Recorded()
     planes: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     lines: dict[Any, Events | None] = {}
     known: dict[Any, int] = {}
     count = 0
@@ -47,15 +52,18 @@ def read_trace(file: BufferedIOBase) -> Recorded:
                 if (events := lines.get((event["pid"], event["tid"]))) is not None:
                     _add(event, events, known)
             elif event.get("name") == "process_name":
-                name = planes[event["pid"]] = str(event["args"]["name"])
-                recorded.add_plane(name)
+                plane = planes[event["pid"]] = str(event["args"]["name"])
+                recorded.add_plane(plane)
+                for key in (key for key in names if key[0] == event["pid"]):
+                    lines[key] = recorded.events(plane, names[key])
             elif event.get("name") == "thread_name":
-                plane, line = planes.get(event["pid"], ""), str(event["args"]["name"])
-                lines[event["pid"], event["tid"]] = recorded.events(plane, line)
+                key = event["pid"], event["tid"]
+                names[key] = str(event["args"]["name"])
+                lines[key] = recorded.events(planes.get(event["pid"], ""), names[key])
         except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
             continue  # no names, or no times
-    if count >= LIMIT:
-        recorded.notes = (f"the profiler cut the trace at {LIMIT:,} events",)
+    cut = (f"the profiler cut the trace at {LIMIT:,} events",) if count >= LIMIT else ()
+    recorded.notes = (*cut, NO_HLO)
     return recorded
 
 

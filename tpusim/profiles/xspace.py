@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from tpusim.base.errors import FileError
-from tpusim.profiles.cpu_events import HOST_PLANE, read_cpus
 from tpusim.profiles.recorded import About, Events, Recorded, about_of, clean
 from tpusim.profiles.xspace_schema import Event, Line, Plane, Space
 
-METADATA = "/host:metadata"
+METADATA, HOST, CPU = "/host:metadata", "/host:CPU", "CPU"
+NO_HLO = "the profile has no HLO, so each operation is known by its line alone"
+ON_CPU = "a profile of CPUs: its times say nothing of TPUs"
 OFFSET, DURATION = "device_offset_ps", "device_duration_ps"
 """Times of an event in ticks of the device's clock; those of the event itself are rounded."""
 
@@ -18,8 +19,8 @@ EPOCH_NS = 2**50
 """Timestamps above it, 13 days, count from 1970."""
 
 CORRUPT = (
-    "broken: it ends early, or is no XSpace and no trace; copy the file again, or profile the step "
-    "again"
+    "neither an XSpace nor a trace, or a broken one; give the `*.xplane.pb` or `*.trace.json.gz` "
+    "of a profile, or copy it again"
 )
 
 
@@ -39,10 +40,12 @@ def read_xspace(data: bytes) -> Recorded:
             recorded.programs = {**recorded.programs, **dict(_programs(plane))}
         elif recorded.add_plane(name):
             _read_device(plane, name, recorded, epoch)
-        elif name == HOST_PLANE:
+        elif name == HOST:
             host = packed
     if host and not recorded.devices and not recorded.others:
-        _read_host(_decoded(Plane, host), recorded)
+        _read_cpus(_decoded(Plane, host), recorded)
+    if not recorded.programs:
+        recorded.notes = (*recorded.notes, NO_HLO)
     if epoch:
         recorded.begin_at_zero()
     return recorded
@@ -111,15 +114,38 @@ def _read_device(plane: Any, name: str, recorded: Recorded, epoch: list[int]) ->
         _read_line(line, 1000 * (line.timestamp_ns - first), table, events)
 
 
-def _read_host(plane: Any, recorded: Recorded) -> None:
-    table = _PlaneTable.of(plane)
+def _read_cpus(plane: Any, recorded: Recorded) -> None:
+    """Read XLA's operations on the CPUs of a host, with an execution of a program for each run.
 
-    def facts(packed: bytes) -> Iterator[tuple[int, int, dict[str, Any]]]:
-        for each in _decoded(Line, packed).events:
-            event = _decoded(Event, each)
-            yield event.offset_ps, event.duration_ps, dict(_facts(event.stats, table.statistics))
-
-    read_cpus(plane, facts, recorded)
+    Several threads run them. The self times of operations that overlap count once, so those of an
+    execution still sum to the time in which any thread works.
+    """
+    statistics = _PlaneTable.of(plane).statistics
+    lines = [_decoded(Line, packed) for packed in plane.lines]
+    first_ns = min((line.timestamp_ns for line in lines), default=0)
+    spans: dict[tuple[str, str, Any], tuple[int, int]] = {}
+    for since_ns, packed in [(line.timestamp_ns, each) for line in lines for each in line.events]:
+        event = _decoded(Event, packed)
+        facts = dict(_facts(event.stats, statistics))
+        if "hlo_op" not in facts or "hlo_module" not in facts:
+            continue
+        begin = 1000 * (since_ns - first_ns) + event.offset_ps
+        end = begin + event.duration_ps
+        device = clean(f"{CPU}:{facts.get('device_ordinal', 0)}")
+        module = clean(str(facts["hlo_module"]))
+        known = (name for name in recorded.programs if name.startswith(f"{module}("))
+        program = next(known, module)
+        events = recorded.device(device).operations
+        events.add(begin, end - begin, events.number(About(clean(str(facts["hlo_op"])))))
+        run = device, program, facts.get("run_id")
+        earliest, latest = spans.get(run, (begin, end))
+        spans[run] = min(earliest, begin), max(latest, end)
+    for (device, program, _), (begin, end) in spans.items():
+        programs = recorded.device(device).programs
+        programs.add(begin, end - begin, programs.number(About(program)))
+    if spans:
+        recorded.kind, recorded.notes = CPU, (*recorded.notes, ON_CPU)
+        recorded.begin_at_zero()
 
 
 def _read_line(line: Any, base: int, table: _PlaneTable, events: Events) -> None:

@@ -39,6 +39,7 @@ def test_predictions_are_programs_run_files_and_maxtext_configs(
     run = tmp_path / "run.toml"
     run.write_text(f"{SMALL}mesh = {{ fsdp = 16 }}\n", "utf-8")
     for given, words in (
+        ([HLO], "the replay of scan_mlp_v5e_2x2 on v5e:2x2"),
         ([HLO, "--slice", "v5e:2x2"], "the replay of scan_mlp_v5e_2x2 on v5e:2x2"),
         ([str(run)], "the plan of transformer on v5e:4x4"),
         ([str(run), "--set", "slice.chip=v6e"], "the plan of transformer on v6e:4x4"),
@@ -66,6 +67,8 @@ def test_a_folder_gets_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[
         ([PROFILE, "--set", "plan.remat=full"], "--set changes a plan, and none is given"),
         ([PROFILE, "run.toml", "--maxtext", "config.yml"], "are both predictions; give one"),
         ([PROFILE, "run.toml", "--slice", "v5e-4"], "write --set slice.name=v5e-4"),
+        ([PROFILE, "--slice", "seven"], "'seven' is not the name of a slice"),
+        ([PROFILE, PROFILE], "a profile of a run, which `tpusim diagnose` compares"),
         ([PROFILE, "none.hlo"], "none.hlo: cannot be read"),
         ([HLO], "scan_mlp_v5e_2x2.hlo.gz: "),
     ],

@@ -138,7 +138,7 @@ def test_a_wait_belongs_to_what_it_waits_for(tmp_path: Path) -> None:
         ("custom fusion", "all-reduce-scatter.1 jit(f)/psum", "reduce-scatter"),
         ("copy-done", "copy-done.1", "dma"), ("async-start", "slice-start", "dma"),
         ("infeed", "infeed.1", "input"), ("while", "while.1", "control flow"),
-        ("data formatting", "copy.1", "vector"), ("", "", "vector"),
+        ("data formatting", "copy.1", "vector"), ("", "", "vector"), ("", "dot.3 jit(f)", "matmul"),
     ],
 )  # fmt: skip
 def test_the_kinds_of_categories(category: str, name: str, kind: str) -> None:
@@ -207,6 +207,33 @@ def test_a_program_that_cannot_be_replayed_is_measured(tmp_path: Path) -> None:
     assert any("cannot be replayed" in note for note in found.notes)
 
 
+def test_a_program_without_a_slice_runs_on_the_chips_of_the_profile(tmp_path: Path) -> None:
+    compiled, result = replayed("decoder_v4_2x2x1.hlo.gz")
+    path = written(tmp_path, synthetic_profile(result, compiled, steps=2))
+    plain = Compiled(name=compiled.name, data=compiled.data)
+    assert ts.diagnose(path, plain).prediction.endswith("on v4:2x2x1")
+
+
+def test_steps_of_a_profile_without_programs_are_named(tmp_path: Path) -> None:
+    space = SpaceWriter()
+    space.plane("/device:TPU:0").add(OPERATIONS, "fusion.1", 0, 10)
+    found = ts.diagnose(written(tmp_path, space.xspace()))
+    assert found.title == "(all operations) in step.xplane.pb"
+
+
+def test_other_programs_that_overlap_a_step_count_between_steps_alone(tmp_path: Path) -> None:
+    space = SpaceWriter()
+    plane = space.plane("/device:TPU:0")
+    for begin in (0, 1000, 2000):
+        plane.add(PROGRAMS, "jit_step(1)", begin, 600)
+        plane.add(OPERATIONS, "fusion.1", begin, 600)
+    for begin, lasts in ((500, 200), (650, 40), (900, 300), (1700, 100), (2700, 900)):
+        plane.add(PROGRAMS, "jit_metrics(2)", begin, lasts)
+    found = ts.diagnose(written(tmp_path, space.xspace())).by_operation["measured_ps"].to_dict()
+    others = ((100 + 40 + 100) + 100) // 2
+    assert found == {"fusion.1": 600, "between steps": 400 - others, "other programs": others}
+
+
 def test_mistakes_are_sentences(tmp_path: Path) -> None:
     compiled, result = replayed("decoder_v4_2x2x1.hlo.gz")
     path = written(tmp_path, synthetic_profile(result, compiled, steps=2))
@@ -214,8 +241,13 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         ts.diagnose(path, 7)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="has its own; give one"):
         ts.diagnose(path, result, pod="v4-8")
-    with pytest.raises(PlanError, match="is for 4 devices"):
+    with pytest.raises(PlanError, match=r"^step.xplane.pb: the program is for 4 devices"):
         ts.diagnose(path, pod="v5e:4x4")
+    trace = synthetic_profile(result, compiled, steps=2, form="trace")
+    with pytest.raises(PlanError, match="no HLO of its steps to replay on v4:2x2x1; give the plan"):
+        ts.diagnose(written(tmp_path, trace, "step.trace.json.gz"), pod="v4-8")
+    with pytest.raises(FileError, match=r"^step.xplane.pb: no operation of jit_step in it"):
+        ts.diagnose(by_hand(tmp_path, [(0, 50)], {"fusion.1": (60, 10)}))
     with pytest.raises(FileError, match="cannot be read"):
         ts.diagnose(tmp_path / "none.xplane.pb")
 
@@ -282,6 +314,18 @@ def test_the_files_of_a_diagnosis(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "collectives over fsdp are exposed for" in page
     assert "<script" not in page
+    rows = re.findall(r"<td><bdi>(.*?)</bdi>", page.partition('id="layer"')[2])
+    assert rows[:4] == ["outside of layers", "0", "1", "2"]
+
+
+def test_no_sentence_of_a_page_is_cut(tmp_path: Path) -> None:
+    from tpusim.diagnosis import write_diagnosis
+
+    found = ts.diagnose(by_hand(tmp_path, [(0, 10), (20, 10)], {"fusion.1": (0, 10)}))
+    write_diagnosis(found, tmp_path)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert max(map(len, found.notes)) > 160
+    assert all(f"{note}." in page for note in found.notes)
 
 
 def test_no_folder_and_no_name_of_a_user_is_in_a_report(tmp_path: Path) -> None:

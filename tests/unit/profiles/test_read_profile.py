@@ -1,6 +1,8 @@
 """Profiles that are written by hand: what is in their tables, worked out."""
 
 import gzip
+import json
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -124,6 +126,7 @@ def test_chip_and_clock_are_those_that_the_plane_states(tmp_path: Path) -> None:
     assert profile.clock_hz == pytest.approx(1.75e9 * 946.7 / 918)
     trace = ts.read_profile(written(small_space(), "trace", tmp_path))
     assert (trace.kind, trace.chip, trace.clock_hz) == ("", "", 0)
+    assert [note.partition(",")[0] for note in profile.notes] == ["the profile has no HLO"]
     assert [note.partition(",")[0] for note in trace.notes] == [
         "a trace has no HLO", "the profile does not state the chip",
     ]  # fmt: skip
@@ -229,6 +232,15 @@ def test_events_that_overlap_share_no_time(tmp_path: Path) -> None:
     assert list(profile.steps["busy_ps"]) == [100]
 
 
+def test_an_event_whose_times_are_impossible_is_left_out_and_said(tmp_path: Path) -> None:
+    space = small_space()
+    for count, words in ((1, "1 event is left out"), (2, "2 events are left out")):
+        space.planes[0].add(OPERATIONS, "dot.7", 2**60, count)
+        profile = ts.read_profile(written(space, "xspace", tmp_path))
+        assert f"{words}, as times are impossible" in profile.notes
+        assert len(profile.operations) == 2 * 2 * 8
+
+
 def test_operations_outside_of_programs_have_none(tmp_path: Path) -> None:
     space = small_space()
     space.planes[0].add(OPERATIONS, "late", 5000, 10)
@@ -296,6 +308,22 @@ def test_a_folder_of_tensorboard_has_the_newest_profile(tmp_path: Path) -> None:
     assert ts.read_profile(folder).name == "t1v-n-0-w-0.trace.json.gz"
 
 
+def test_the_names_of_a_trace_may_come_in_any_order(tmp_path: Path) -> None:
+    """Lines before the device that they are of, as in a trace whose events were sorted."""
+    trace = json.loads(gzip.decompress(small_space().trace()))
+    trace["traceEvents"].sort(key=lambda each: each.get("name", ""), reverse=True)
+    trace["traceEvents"].sort(key=lambda each: each.get("ph") != "M")
+    path = tmp_path / "sorted.trace.json"
+    path.write_text(json.dumps(trace), "utf-8")
+    whole = ts.read_profile(written(small_space(), "trace", tmp_path))
+    assert list(ts.read_profile(path).steps["busy_ps"]) == list(whole.steps["busy_ps"])
+
+
+def test_of_a_folder_the_file_is_blamed(tmp_path: Path) -> None:
+    (tmp_path / "a.xplane.pb").write_bytes(b"hello")
+    assert refused(tmp_path).startswith("a.xplane.pb: neither")
+
+
 def refused(path: object) -> str:
     with pytest.raises(FileError) as caught:
         ts.read_profile(path)  # type: ignore[arg-type]
@@ -314,6 +342,7 @@ def test_what_is_no_profile_gets_a_sentence(tmp_path: Path) -> None:
         ("half.trace.json.gz", small_space().trace()[:-100], "broken gzip"),
         ("none.trace.json", b"{}", "without `traceEvents`"),
         ("list.trace.json", b"[1, 2]", "no TPU"),
+        ("run.toml", b'[slice]\nchip = "v6e"\n', "neither an XSpace nor a trace"),
         ("half.trace.json", gzip.decompress(small_space().trace())[:-100], "broken JSON"),
     ):
         (tmp_path / name).write_bytes(data)
@@ -379,6 +408,8 @@ def test_no_folder_of_a_profile_is_in_a_table_a_message_or_a_name(tmp_path: Path
 
 def test_the_commands_that_take_other_files_say_who_reads_a_profile(tmp_path: Path) -> None:
     path = written(small_space(), "xspace", tmp_path)
-    for call in (ts.read_run, ts.validate):
+    packed = tmp_path / "host.xplane.pb.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    for call, given in product((ts.read_run, ts.validate), (path, packed)):
         with pytest.raises(FileError, match="a profile of a run, which `tpusim diagnose`"):
-            call(path)
+            call(given)

@@ -1,6 +1,6 @@
 """The core's time in one layer on two timelines, one above the other: measured and predicted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,13 +46,12 @@ def plot_timelines(title: str, rows: Mapping[str, Sequence[CoreBar]]) -> "Axes":
     for row, (name, bars) in enumerate(rows.items()):
         _draw_row(ax, bars, ends[name] * times, row * ROW_HEIGHT, known, longest * times)
     if len(rows) == 2:
-        upper, lower = rows.values()
-        _draw_links(ax, _ends_of(upper, times), _ends_of(lower, times))
+        _draw_links(ax, ((bars, ends[name] * times) for name, bars in rows.items()))
     names = [f"{name}\n{format_seconds(PICO * int(each[-1]))}" for name, each in ends.items()]
     ax.set_yticks([row * ROW_HEIGHT + BAR_HEIGHT / 2 for row in range(len(rows))], names)
     ax.set_ylim((len(rows) - 1) * ROW_HEIGHT + BAR_HEIGHT + 0.05, -0.05)
     ax.set_xlim(0, longest * times)
-    ax.set_xlabel(f"time of its core [{unit}]", color=INK, fontsize=9)
+    ax.set_xlabel(f"time of the core [{unit}]", color=INK, fontsize=9)
     canvas.simplify_axes(ax, rows=True)
     canvas.draw_legend(ax, known)
     canvas.draw_title(ax, title)
@@ -83,21 +82,16 @@ def _draw_row(
             )  # fmt: skip
 
 
-def _ends_of(bars: Sequence[CoreBar], times: float) -> dict[str, tuple[float, int]]:
-    """Return end and duration of each operation, the first where it occurs again."""
-    found: dict[str, tuple[float, int]] = {}
-    end = 0
-    for bar in bars:
-        end += bar.duration_ps
-        found.setdefault(bar.operation, (end * times, bar.duration_ps))
-    return found
+def _draw_links(ax: "Axes", rows: Iterable[tuple[Sequence[CoreBar], "NDArray[Any]"]]) -> None:
+    """Join the ends of the operations of two rows whose times differ most.
 
-
-def _draw_links(
-    ax: "Axes", upper: Mapping[str, tuple[float, int]], lower: Mapping[str, tuple[float, int]]
-) -> None:
-    """Join the ends of the operations whose times differ most."""
-    pairs = [(upper[name], lower[name]) for name in upper if name in lower]
+    rows: bars, and their ends in the axis' unit. Of an operation that occurs again, the first.
+    """
+    upper, lower = (
+        {bar.operation: (end, bar.duration_ps) for bar, end in [*zip(*row, strict=True)][::-1]}
+        for row in rows
+    )
+    pairs = [(each, lower[name]) for name, each in upper.items() if name in lower]
     pairs.sort(key=lambda pair: -abs(pair[0][1] - pair[1][1]))
     for one, other in pairs[:MOST_LINKS]:
         ax.plot((one[0], other[0]), (BAR_HEIGHT, ROW_HEIGHT), color=MUTED, linewidth=0.7)
