@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import tpusim as ts
+from tpusim.calibration.measured_steps import TrialFactors
 from tpusim.calibration.profiled_steps import ProfiledSteps
-from tpusim.calibration.trial import TrialFactors
 from tpusim.compiler import Compiled, translate_compiled
 from tpusim.hardware import FACTORS, Slice, least_factor, load_chip
 from tpusim.runfile import Measured, SimulationRun

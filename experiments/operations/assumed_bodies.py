@@ -8,7 +8,8 @@ rounded, as compiled programs do with bf16, and each result is cut or summed fro
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tpusim.compiler.hlo.instruction_line import InstructionLine
+from instruction_line import InstructionLine
+
 from tpusim.compiler.hlo.module import Computation, HloModule, Instruction
 from tpusim.compiler.hlo.shapes import Shape
 

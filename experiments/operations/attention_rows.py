@@ -1,11 +1,10 @@
 """Attention kernels of a measured table."""
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import pandas as pd
 
 from tpusim.compiler.work.attention_kernels import GRADIENTS
 from tpusim.costs import attention_seconds
@@ -76,17 +75,21 @@ def attention(measured: Any) -> float:
 FACTS = (r"\bb\d+\b", r"\bs\d+\b", r"\bh\d+(?:/\d+)?", r"\bhd\d+", r"\b\d+x\d+\b")
 
 
-def completed(table: pd.DataFrame) -> list[str]:
+def completed(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return `params` of each row, those of attention with what only rows beside them state.
 
     Kernels of one step are rows whose ids differ in the last part (`-fwd`, `-bwd`).
     """
-    attention = table["kind"].str.startswith("attention in step")
-    steps = table["id"].str.rpartition("-")[0].where(attention)
-    beside = table["params"].groupby(steps).agg(" ".join)
+    steps = [
+        row["id"].rpartition("-")[0] if row["kind"].startswith("attention in step") else ""
+        for row in rows
+    ]
+    beside = defaultdict[str, str](str)
+    for row, step in zip(rows, steps, strict=True):
+        beside[step] += f" {row['params']}"
     return [
-        " ".join((params, *_facts_beside(params, beside[step]))) if step in beside else params
-        for params, step in zip(table["params"], steps, strict=True)
+        " ".join((row["params"], *_facts_beside(row["params"], beside[step] if step else "")))
+        for row, step in zip(rows, steps, strict=True)
     ]
 
 

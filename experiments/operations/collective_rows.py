@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from hlo_rows import hlo_line
+from hlo_rows import SLICE, hlo_line
 
 from tpusim.costs import collective_seconds
 from tpusim.hardware import DIE, Slice, Span
@@ -33,7 +33,7 @@ def collective(measured: Any) -> float:
     kind = CollectiveKind(measured.kind)
     if BOTH_SIDES in measured.source and kind is not CollectiveKind.ALL_REDUCE:
         nbytes = nbytes * devices // (devices + 1)
-    shape = re.match(r"\d+(?:x\d+)+", measured.slice)
+    shape = SLICE.match(measured.slice)
     if not shape:
         raise ValueError(f"slice {measured.slice!r} has no shape such as 2x2")
     pod = Slice(measured.chip, shape[0])

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations, product
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from assumed_bodies import text_of, with_body
+from instruction_line import InstructionLine, read_instruction
 
 from tpusim.compiler.hlo.attributes import call_target
-from tpusim.compiler.hlo.instruction_line import InstructionLine, read_instruction
 from tpusim.compiler.hlo.module import HloModule, Instruction
 from tpusim.compiler.hlo.opcodes import COLLECTIVE_OPCODES
 from tpusim.compiler.hlo.shapes import HBM_SPACE, Shape, flatten_shape, parse_shape
@@ -22,6 +22,8 @@ from tpusim.hardware import DIE, Chip, Slice, Span, load_chip
 HLO_LINE = re.compile(r"(?:^|\| )(?P<line>%?[\w.\-]* ?= .*?)\s*(?P<facts>\(n=\d+;[^()]*\))?$")
 _FACT = re.compile(r"(hbm|vmem) ([\d.]+) MB")
 _BEGUN = re.compile(r"\s*\w+\[[\d,]+\]")
+SLICE, HOST = re.compile(r"\d+(?:x\d+)+"), ("2", "2", "1")
+"""The slice of a row; without one, the chips of a host."""
 ON_CHIP = 1
 MB, ROUNDED = 1e6, 1e4
 """Bytes of a megabyte, and those to which the tables round."""
@@ -62,7 +64,7 @@ def hlo_line(measured: Any) -> float:
     multiplies = measured.kind.startswith("convolution") or "kind=kOutput" in given
     module = with_body(line, _devices(given, chip), multiplies)
     if line.instruction.opcode in COLLECTIVE_OPCODES:
-        return _collective(module, line.instruction, chip)
+        return _collective(module, line.instruction, chip, measured.slice)
     work = instruction_work(module, module.main, module.main[module.main.root])
     return float(work_seconds(work.costed_by("model", chip.device.flops), chip.device))
 
@@ -137,23 +139,29 @@ def _devices(attributes: str, chip: Chip) -> int:
     return max(chip.devices, prod(map(int, counted[1].split(",")))) if counted else chip.devices
 
 
-def _collective(module: HloModule, instruction: Instruction, chip: Chip) -> float:
+def _collective(module: HloModule, instruction: Instruction, chip: Chip, place: str) -> float:
     """Return the seconds of a collective over the devices that its groups name."""
     movement = movement_of(module, module.main, instruction)
     if movement is None or movement.collective is None:
         raise ValueError(f"{instruction.opcode} is no collective")
     size = movement.groups.size if movement.groups else chip.devices
-    pod = Slice(chip, "2x2x1")
-    spans = tuple(_spans(size, chip))
+    shape = SLICE.match(place)
+    pod = Slice(chip, shape[0] if shape else "x".join(HOST[: chip.ici_dimensions]))
+    spans = _spans(size, chip, pod.topology.dims)
+    if prod(span.size for span in spans) != size:
+        raise ValueError(f"a group of {size} devices is no part of {pod}")
     return float(collective_seconds(movement.collective, movement.bytes, spans, chip, pod.topology))
 
 
-def _spans(size: int, chip: Chip) -> Iterator[Span]:
-    """Yield the parts of a host that a group of neighbours is on, the devices of a chip first."""
-    if chip.devices > 1 and size > 1:
-        yield Span(DIE, chip.devices)
-        size //= chip.devices
-    for dim in range(2):
-        if size > 1:
-            yield Span(dim, 2)
-            size //= 2
+def _spans(size: int, chip: Chip, dims: Sequence[int]) -> list[Span]:
+    """Return the parts of a slice on which a group of neighbours is, the devices of a chip first.
+
+    A dimension that is as long as the group comes before the others.
+    """
+    lengths = {DIE: chip.devices} | dict(enumerate(dims))
+    found = []
+    for dim in sorted(lengths, key=lambda dim: (dim != DIE, lengths[dim] != size)):
+        part = gcd(size, lengths[dim])
+        size //= part
+        found += [Span(dim, part)] if part > 1 else []
+    return found

@@ -36,6 +36,8 @@ def pallas_matmul(measured: Any) -> float:
     tiles = re.search(r"bm(\d+) bk(\d+) bn(\d+)", measured.params)
     if not found or not tiles:
         raise ValueError(f"{measured.params!r} has no m, k, n, bm, bk and bn")
+    if found[1] not in DTYPE_BYTES:
+        raise ValueError(f"dtype {found[1]!r} is none of {', '.join(DTYPE_BYTES)}")
     device, item = load_chip(measured.chip).device, DTYPE_BYTES[found[1]]
     (m, k, n), (bm, bk, bn) = (map(int, some) for some in (found.groups()[1:], tiles.groups()))
     across, along, down = (-(-size // tile) for size, tile in ((n, bn), (k, bk), (m, bm)))

@@ -29,6 +29,8 @@ def matmul(measured: Any) -> float:
     if not found:
         raise ValueError(f"{measured.params!r} has no m, k and n")
     dtype, (m, k, n) = found[1], map(int, found.groups()[1:])
+    if dtype not in BYTES:
+        raise ValueError(f"dtype {dtype!r} is none of {', '.join(BYTES)}")
     device = load_chip(measured.chip).device
     multiplied = dtype if dtype in device.flops else "bf16"
     work = MatmulWork(

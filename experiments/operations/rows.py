@@ -1,5 +1,6 @@
 """A measured operation, and the cost function that predicts it."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class Measured:
     params: the shapes, as the kind has them.
     line: the whole HLO line, of a row that a profile has been joined to; else "".
     programs: HLO files, one of which may be the program of a step.
+    us: microseconds that were measured; 0 if the row does not say.
     bytes, flops: what its profile counts, of it and of what is fused to it; 0 if it does not say.
     """
 
@@ -36,6 +38,7 @@ class Measured:
     source: str = ""
     line: str = ""
     programs: tuple[Path, ...] = ()
+    us: float = 0.0
     bytes: float = 0.0
     flops: float = 0.0
 
@@ -47,17 +50,17 @@ class Measured:
         programs: Sequence[Path] = (),
     ) -> "Measured":
         """Return a row of the table, joined to the whole line that a profile has for it."""
-        line = whole_line(str(row.get("params", "")), _number(row, "measured_us"), lines)
-        names = ("id", "chip", "slice", "kind", "params", "software", "source")
-        moved = re.search(r"xprof (\d+\.?\d*) GB/s", str(row.get("params", "")))
+        params, us = row.get("params") or "", _number(row, "measured_us")
+        moved = re.search(r"xprof (\d+\.?\d*) GB/s", params)
         computed = _number(row, "measured_rate") if row.get("unit") == "TFLOP/s" else 0.0
-        seconds = _number(row, "measured_us") / 1e6
+        names = ("id", "chip", "slice", "kind", "params", "software", "source")
         return cls(
             **{name: str(row.get(name, "")) for name in names},
-            line=line,
+            line=whole_line(params, us, lines),
             programs=tuple(programs),
-            bytes=float(moved[1]) * 1e9 * seconds if moved else 0.0,
-            flops=computed * 1e12 * seconds,
+            us=us,
+            bytes=float(moved[1]) * 1e3 * us if moved else 0.0,
+            flops=computed * 1e6 * us,
         )
 
     @property
@@ -73,27 +76,29 @@ class Measured:
 
 def _number(row: Mapping[str, Any], key: str) -> float:
     """Return a number of a row; 0 if it has none."""
-    found = row.get(key, 0.0)
-    return float(found) if isinstance(found, int | float) and found == found else 0.0
+    try:
+        found = float(row.get(key, 0))
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
 
 
-FUNCTIONS: tuple[tuple[str, Callable[[Any], float]], ...] = (
-    (r"matmul", matmul),
-    (r"pallas matmul", pallas_matmul),
-    (r"mxu \w+ block", mxu_block),
-    (r"convolution", convolution),
-    (r"attention .*", attention),
-    (r"step category: .*", step_category),
-    (r"all-gather|reduce-scatter|all-reduce|all-to-all", collective),
-    (r".*", hlo_line),
-)
+FUNCTIONS: Mapping[str, Callable[[Any], float]] = {
+    r"matmul": matmul,
+    r"pallas matmul": pallas_matmul,
+    r"mxu \w+ block": mxu_block,
+    r"convolution": convolution,
+    r"attention .*": attention,
+    r"step category: .*": step_category,
+    r"all-gather|reduce-scatter|all-reduce|all-to-all": collective,
+    r".*": hlo_line,
+}
+"""What predicts a row by its kind; the first pattern that fits counts."""
 
 
 def seconds_of(measured: Measured) -> float:
     """Return the predicted seconds of a row. Raise ValueError if it cannot be read."""
     if HLO_LINE.search(measured.params):
         return hlo_line(measured)
-    for kind, function in FUNCTIONS:
-        if re.fullmatch(kind, measured.kind):
-            return function(measured)
-    raise ValueError(f"{measured.kind}: no cost function")
+    found = (each for kind, each in FUNCTIONS.items() if re.fullmatch(kind, measured.kind, re.S))
+    return next(found)(measured)

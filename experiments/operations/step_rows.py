@@ -11,7 +11,7 @@ from vision_step_rows import is_vision, vision_step
 
 import tpusim as ts
 from tpusim.compiler import load
-from tpusim.hardware import parse_slice
+from tpusim.hardware import Slice, parse_slice
 from tpusim.simulation import replay
 
 STEPS = Path(__file__).parent / "steps"
@@ -44,7 +44,7 @@ def step_category(measured: Any) -> float:
 
 
 def _result(id: str, chip: str, slice: str, params: str, programs: tuple[Path, ...]) -> Any:
-    pod = f"{chip}:{slice}"
+    pod = parse_slice(f"{chip}:{slice}")
     if program := _named_alike(id, programs):
         return _replayed(program, pod)
     batch = re.search(r"\bb(\d+)(?:/chip)?\b", params)
@@ -60,12 +60,12 @@ def _named_alike(id: str, paths: tuple[Path, ...]) -> Path | None:
 
 
 @cache
-def _replayed(path: Path, pod: str) -> Any:
-    return replay(load(path), parse_slice(pod))
+def _replayed(path: Path, pod: Slice) -> Any:
+    return replay(load(path), pod)
 
 
 @cache
-def _simulated(path: Path, pod: str, batch: int) -> Any:
+def _simulated(path: Path, pod: Slice, batch: int) -> Any:
     """Return the result of a file of `steps/`: a run, or a MaxText config and settings."""
     given = tomllib.loads(path.read_text())
     if "maxtext" not in given:

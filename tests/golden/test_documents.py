@@ -101,11 +101,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files that the documents' commands name."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     shutil.copytree(ROOT / "tests/data/profiles", tmp_path / "tests/data/profiles")
+    shutil.copytree(ROOT / "tests/data/profiles", tmp_path / "logs")
     run, *_, sweep, search = blocks("user_guide.md", "toml")
     for given, fewer in (('"data", "fsdp"', '"fsdp"'), (', "v6e"', ""), ("[16, 32]", "[4, 8]")):
         search = search.replace(given, fewer)
     sweep = sweep.replace('"fsdp", "tensor"', '"fsdp"')
-    (tmp_path / "run.toml").write_text(run, "utf-8")
+    for name in ("run.toml", "RUN.toml"):
+        (tmp_path / name).write_text(run, "utf-8")
     (tmp_path / "sweep.toml").write_text(sweep, "utf-8")
     (tmp_path / "search.toml").write_text(search, "utf-8")
     (tmp_path / "experiments/mesh_shapes/sweep.toml").write_text(sweep, "utf-8")

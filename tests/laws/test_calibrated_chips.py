@@ -6,7 +6,7 @@ from extent import seeds
 from noisy_steps import PLANS, POD, trial_of, true_factors
 
 from tpusim import Plan, bound, explain_collectives, simulate
-from tpusim.calibration.trial import TrialFactors
+from tpusim.calibration.measured_steps import TrialFactors
 from tpusim.hardware import FACTORS, Slice
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from plans import plan_of, small
 
 from tpusim.costs import work_seconds
-from tpusim.hardware import Slice
+from tpusim.costs.compute import group_seconds
+from tpusim.hardware import Slice, load_chip
 from tpusim.program import MatmulWork, VectorWork
 from tpusim.results import PlanResult
 from tpusim.simulation import simulate
@@ -44,3 +45,13 @@ def test_the_time_of_a_large_matmul_and_of_a_copy(share: float) -> None:
     times = [work_seconds(square, chip.device) - launch for chip in (own, slow)]
     assert times[1] / times[0] == pytest.approx(1 / share, rel=0.01)
     assert work_seconds(copy, slow.device) == work_seconds(copy, own.device)
+
+
+def test_relayouts_on_the_chip_slow_down_by_the_clock() -> None:
+    """The cross-lane unit is a part of the core; a launch is not."""
+    own = load_chip("7x")
+    slow = own.at_clock(own.clock / 2)
+    moved = VectorWork(0, 0, 0, crossing=1e6, compiled=True)
+    launch = own.costs.chip_launch or 0.0
+    took = [group_seconds(moved, chip.device) - launch for chip in (own, slow)]
+    assert took[1] == pytest.approx(2 * took[0])

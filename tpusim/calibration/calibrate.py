@@ -1,11 +1,13 @@
 """Calibrate: factors of the chip's costs from a user's own profiles and measured runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import exp, sqrt
+from itertools import combinations
+from math import log, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -13,22 +15,23 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError
 from tpusim.base.shown_value import shown
 from tpusim.calibration.estimate import FactorEstimate, Floats, Rows, estimate
-from tpusim.calibration.measured_steps import STEPS, MeasuredStep
-from tpusim.calibration.trial import TrialFactors
-from tpusim.hardware import FACTORS, Calibration, Chip, Factor, Slice, least_factor
+from tpusim.calibration.measured_steps import STEPS, MeasuredStep, TrialFactors
+from tpusim.hardware import FACTORS, MOST, Calibration, Factor, Slice, least_factor
+from tpusim.hardware.calibration import HEAD
 from tpusim.runfile import SimulationRun, read_run
 
 if TYPE_CHECKING:
+    from tpusim.calibration.profiled_steps import ProfiledSteps
     from tpusim.profiles import Profile
 
 SPREADS = {"matmul": 0.03, "hbm": 0.1, "host": 0.25}
 OTHER_SPREAD = 0.15
 """Standard deviations of the factors' logarithms that are expected before anything is measured.
 
-Of steps they are those that explain best what runs of one family and chip have in common (maximum
-likelihood on the measured runs, rounded; experiments/own_calibration): constants such as that of
-matmuls come from steps, which so are known better than single operations. Of operations all have
-the second one."""
+Of steps they are near those that explain best what runs of one family and chip have in common
+(maximum likelihood on the measured runs; experiments/own_calibration/scales.py): constants such as
+that of matmuls come from steps, which so are known better than single operations. Of operations all
+have the second one."""
 
 ODDS = 0.9
 """The probability with which all intervals hold the truth at once."""
@@ -44,20 +47,7 @@ LEAST_SHARE = 0.01
 """A row counts for a factor if that is so much of its time."""
 
 Given: TypeAlias = "str | Path | SimulationRun | Profile"
-
-
-class Source(Protocol):
-    """Something that was measured: the step of a run, or a profile."""
-
-    @property
-    def chip(self) -> Chip:
-        """The chip as it is in the catalogue."""
-
-    def rows(self, trial: TrialFactors, factors: Sequence[str]) -> Rows:
-        """Return what was measured beside what is predicted with factors on trial.
-
-        factors: those whose elasticities are asked for; the others' are 0.
-        """
+Source: TypeAlias = "MeasuredStep | ProfiledSteps"
 
 
 @checked_call
@@ -77,7 +67,7 @@ def calibrate(
 
     Raise FileError for what cannot be read or was not measured, and for several chips at once.
     """
-    found = [each for given in _flat(sources) for each in _sources(given, pod)]
+    found = list(_sources(sources, pod))
     if not found:
         raise FileError(
             "nothing to calibrate on; give profiles, or run files with a section [measured]"
@@ -95,31 +85,33 @@ def calibrate(
     return replace(made, learnt_from=names, date=date or f"{datetime.now(UTC):%Y-%m-%d}")
 
 
-def _flat(sources: "Iterable[Given | Iterable[Given]]") -> Iterable[Given]:
-    for each in sources:
-        if isinstance(each, list | tuple):
-            yield from each
-        else:
-            yield cast("Given", each)
-
-
-def _sources(given: Given, pod: Slice | str | None) -> Iterable[tuple[str, Source]]:
-    """Yield the names and the contents of a path, or of what was read."""
-    if isinstance(given, SimulationRun):
+def _sources(given: object, pod: Slice | str | None) -> Iterable[tuple[str, Source]]:
+    """Yield the names and the contents of paths, or of what was read."""
+    if isinstance(given, list | tuple):
+        for each in given:
+            yield from _sources(each, pod)
+    elif isinstance(given, SimulationRun):
         yield Path(given.where).name, MeasuredStep.of(given)
-    elif isinstance(given, str | Path) and Path(given).suffix == ".toml":
-        yield from _run_files([Path(given)])
-    elif isinstance(given, str | Path) and (files := sorted(Path(given).rglob("*.toml"))):
-        yield from _run_files(files)
+    elif isinstance(given, str | Path) and (paths := _run_files(Path(given))):
+        yield from ((path.name, MeasuredStep.of(read_run(path))) for path in paths)
     else:
         yield _profiled(given, pod)
 
 
-def _run_files(paths: Iterable[Path]) -> Iterable[tuple[str, Source]]:
-    yield from ((path.name, MeasuredStep.of(read_run(path))) for path in paths)
+def _run_files(path: Path) -> list[Path]:
+    """Return a run file, or those in a folder, which may have calibrations beside them."""
+    if path.suffix == ".toml":
+        return [path]
+    return [each for each in sorted(path.rglob("*.toml")) if not _is_calibration(each)]
 
 
-def _profiled(given: "str | Path | Profile", pod: Slice | str | None) -> tuple[str, Source]:
+def _is_calibration(path: Path) -> bool:
+    with suppress(OSError):
+        return path.read_bytes().startswith(HEAD.encode())
+    return False
+
+
+def _profiled(given: object, pod: Slice | str | None) -> tuple[str, Source]:
     from tpusim.calibration.profiled_steps import ProfiledSteps
     from tpusim.profiles import Profile, read_profile
 
@@ -169,8 +161,10 @@ def _factors(found: FactorEstimate, rows: Rows, least: Floats) -> Iterable[tuple
     for at, name in enumerate(FACTORS):
         if counts[at]:
             half = found.half(at, chance)
-            low, high = max(found.mean[at] - half, least[at]), found.mean[at] + half
-            yield name, Factor(exp(found.mean[at]), exp(low), exp(high), int(counts[at]))
+            low, high = found.mean[at] - half, found.mean[at] + half
+            ends = np.clip([found.mean[at], low, high], least[at], log(MOST))
+            value, low, high = np.exp(ends).tolist()
+            yield name, Factor(value, low, high, int(counts[at]))
 
 
 def _left_over(rows: Rows, found: FactorEstimate) -> float:
@@ -180,7 +174,7 @@ def _left_over(rows: Rows, found: FactorEstimate) -> float:
 
 def _notes(found: FactorEstimate, counted: Mapping[str, Factor], spreads: Floats) -> Iterable[str]:
     for at, name in enumerate(FACTORS):
-        if found.held[at]:
+        if name in counted and found.held[at]:
             yield (
                 f"{name} is clipped at its physical bound: what was measured would need more than "
                 "the peak"
@@ -193,9 +187,7 @@ def _notes(found: FactorEstimate, counted: Mapping[str, Factor], spreads: Floats
     ]
     if vague:
         yield f"hardly anything was learnt of {', '.join(vague)}: intervals are what is usual"
-    for at, name in enumerate(FACTORS):
-        for by, other in enumerate(FACTORS[:at]):
-            if {name, other} <= counted.keys() and spread[at] * spread[by] > 0:
-                together = found.covariance[at, by] / (spread[at] * spread[by])
-                if together < ALIKE:
-                    yield f"{other} and {name} are hard to tell apart: one may be what the other is"
+    for name, other in combinations(counted, 2):
+        at, by = FACTORS.index(name), FACTORS.index(other)
+        if found.covariance[at, by] < ALIKE * spread[at] * spread[by]:
+            yield f"{name} and {other} are hard to tell apart: one may be what the other is"

@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 ERROR, ERROR_ROWS = 0.07, 3.0
 """The scale of errors that is expected, and the rows that this counts as much as.
 
-What runs of one family and chip do not have in common, by maximum likelihood (0.068;
-experiments/own_calibration). Releases of one software move the same runs by 2 to 7 %."""
+What runs of one family and chip do not have in common, by maximum likelihood 0.07 to 0.09
+(experiments/own_calibration). Releases of one software move the same runs by 2 to 7 %."""
 
 SPREAD_COUNT = 1.0
 """The factors that the expected scale of a factor counts as much as, where many rows have it."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from tpusim.base.errors import FileError, blame
 from tpusim.calibration.estimate import Floats, Rows
-from tpusim.calibration.trial import TrialFactors
+from tpusim.calibration.measured_steps import TrialFactors
 from tpusim.costs import CORE, cost_program
 from tpusim.diagnosis.diagnose import own_slice
 from tpusim.engine import run
@@ -17,7 +17,7 @@ from tpusim.profiles.profile import PS
 from tpusim.program import Program, walk_ops
 from tpusim.results import core_records, operation_of
 
-KINDS = ("matmul", "attention", "vector")
+KINDS = ("matmul", "convolution", "attention", "vector")
 COLLECTIVE = "collective"
 """Groups of operations whose errors have one scale."""
 

@@ -1,6 +1,7 @@
 """Chips, torus topologies, slices and placements: the catalogue and pure geometry."""
 
 from tpusim.hardware.calibration import FACTORS as FACTORS
+from tpusim.hardware.calibration import MOST as MOST
 from tpusim.hardware.calibration import Calibration as Calibration
 from tpusim.hardware.calibration import Factor as Factor
 from tpusim.hardware.calibration import least_factor as least_factor

@@ -5,9 +5,10 @@ A factor multiplies a time: 1.1 means that it takes 1.1 times as long as the chi
 """
 
 import math
+import sys
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tpusim.base.errors import FileError, blame, nearest
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import path_of, read_text, write_file
 from tpusim.base.text_table import padded
+from tpusim.base.toml_text import toml_pairs
 from tpusim.base.value_checks import is_number
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
@@ -25,7 +27,6 @@ FACTORS = ("matmul", "attention", "vector", "hbm", "gather", *COLLECTIVES, "host
 
 EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
     "matmul": ("matmul_in_step",),
-    "attention": ("attention_efficiency_forward", "attention_efficiency_backward"),
     "vector": ("vector_efficiency", "group_efficiency"),
     "hbm": (
         *("hbm_efficiency", "hbm_read"),
@@ -35,7 +36,7 @@ EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
 }
 """The shares of a peak that each factor divides, where the chip's file states them.
 
-The first of each bounds the factor; none of the others goes above its most (`_most_share`)."""
+The first of each bounds the factor; none of the others goes above 1."""
 
 SECONDS: Mapping[str, tuple[str, ...]] = {
     "vector": ("vector_launch", "chip_launch", "lane_crossing", "group_fill"),
@@ -136,97 +137,84 @@ def read_calibration(path: str | Path) -> Calibration:
         return _read(found, file.name)
 
 
+HEAD = (
+    "# Measured over predicted time, by `tpusim calibrate`; "
+    '[slice] calibration = "..." names this file.'
+)
+"""The first line of a calibration's file."""
+
+_KEYS = ("chip", "date", "learnt_from", "runs", "operations", "spread", "notes")
+
+
 def calibration_text(found: Calibration) -> str:
-    """Return the text of a calibration's file."""
-    lines = [
-        '# Measured over predicted time, by `tpusim calibrate`; [slice] calibration = "..." names '
-        "this file.",
-        *(f"{key} = {_toml(getattr(found, key))}" for key in _KEYS),
-    ]
+    """Return the text of a calibration's file; numbers have six digits."""
+    lines = [HEAD, *_pairs({key: getattr(found, key) for key in _KEYS})]
     for name, factor in found.factors:
-        values = (f"{key} = {_toml(getattr(factor, key))}" for key in _FACTOR_KEYS)
-        lines += ["", f"[factors.{name}]", *values]
+        lines += ["", f"[factors.{name}]", *_pairs(asdict(factor))]
     for step in found.steps:
-        lines += ["", "[[steps]]", *(f"{key} = {_toml(value)}" for key, value in step)]
+        lines += ["", "[[steps]]", *_pairs(dict(step))]
     return "\n".join(lines) + "\n"
 
 
-_KEYS = ("chip", "date", "learnt_from", "runs", "operations", "spread", "notes")
-_FACTOR_KEYS = ("value", "low", "high", "count")
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        plain = value.replace("\\", "/").replace('"', "'")
-        return f'"{"".join(each for each in plain if each.isprintable())}"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
+    short = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in table.items()}
+    return toml_pairs(short)
 
 
 def _read(found: Mapping[str, Any], name: str) -> Calibration:
-    known = (*_KEYS, "factors", "steps")
-    for key in found:
-        if key not in known:
-            raise FileError(f"unknown key {key!r}; {nearest(key, known)}")
-    tables = found.get("factors", {})
-    if not isinstance(tables, dict) or not isinstance(found.get("chip"), str):
+    _check_keys("", found, (*_KEYS, "factors", "steps"))
+    factors, steps = found.get("factors", {}), found.get("steps", [])
+    if not isinstance(factors, dict) or not isinstance(found.get("chip"), str):
         raise FileError(f"no chip or no table [factors]; give {WANTED}")
-    factors = tuple((kind, _factor(kind, tables[kind])) for kind in tables)
-    texts = {key: _texts(found, key) for key in ("learnt_from", "notes")}
-    numbers = {key: _number(found, key) for key in ("runs", "operations", "spread")}
+    for key in ("learnt_from", "notes"):
+        _check(key, texts := found.get(key, []), _are(texts, str), "a list of texts")
+    for key in ("runs", "operations", "spread"):
+        number = found.get(key, 0)
+        _check(key, number, is_number(number) and 0 <= number < math.inf, "a number from 0")
+    _check("steps", steps, _are(steps, dict), "a table [[steps]] for each run")
+    if not all(isinstance(value, str | float | int) for each in steps for value in each.values()):
+        raise FileError("a table [[steps]] has a list or a table in it; write texts and numbers")
     return Calibration(
         chip=found["chip"],
-        factors=factors,
+        factors=tuple((kind, _factor(kind, table)) for kind, table in factors.items()),
+        learnt_from=tuple(found.get("learnt_from", ())),
         date=str(found.get("date", "")),
+        runs=int(found.get("runs", 0)),
+        operations=int(found.get("operations", 0)),
+        spread=float(found.get("spread", 0)),
+        notes=tuple(found.get("notes", ())),
+        steps=tuple(tuple(each.items()) for each in steps),
         name=name,
-        learnt_from=texts["learnt_from"],
-        notes=texts["notes"],
-        steps=_steps(found.get("steps", [])),
-        runs=int(numbers["runs"]),
-        operations=int(numbers["operations"]),
-        spread=numbers["spread"],
     )
 
 
-def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = found.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise FileError(f"{key} is {shown(value)}; write a list of texts")
-    return tuple(value)
+def _check_keys(where: str, found: Iterable[str], known: tuple[str, ...]) -> None:
+    for key in found:
+        if key not in known:
+            raise FileError(f"{where}unknown key {key!r}; {nearest(key, known)}")
 
 
-def _steps(given: Any) -> tuple[tuple[tuple[str, str | float | bool], ...], ...]:
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise FileError(f"steps is {shown(given)}; write a table [[steps]] for each run")
-    if any(not isinstance(v, str | float | int) for each in given for v in each.values()):
-        raise FileError("a table [[steps]] has a list or a table in it; write texts and numbers")
-    return tuple(tuple(each.items()) for each in given)
+def _check(key: str, value: Any, fits: bool, wanted: str) -> None:
+    if not fits:
+        raise FileError(f"{key} is {shown(value)}; write {wanted}")
 
 
-def _number(found: Mapping[str, Any], key: str) -> float:
-    value = found.get(key, 0)
-    if not is_number(value) or not 0 <= value < math.inf:
-        raise FileError(f"{key} is {shown(value)}; write a number from 0")
-    return float(value)
+def _are(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(each, kind) for each in values)
 
 
 def _factor(name: str, table: Any) -> Factor:
     if name not in FACTORS:
         raise FileError(f"unknown factor {name!r}; {nearest(name, FACTORS)}")
-    if not isinstance(table, dict) or "value" not in table:
-        raise FileError(f"factors.{name} is {shown(table)}; write a table with value = 1.0")
+    given = isinstance(table, dict) and "value" in table
+    _check(f"factors.{name}", table, given, "a table with value = 1.0")
+    _check_keys(f"factors.{name}: ", table, Factor.__slots__)
+    times = f"a number from {1 / MOST:g} to {MOST:g}, measured over predicted time"
     for key, value in table.items():
-        if key not in _FACTOR_KEYS:
-            raise FileError(f"factors.{name}: unknown key {key!r}; {nearest(key, _FACTOR_KEYS)}")
-        least = 0.0 if key == "count" else 1 / MOST
-        if not is_number(value) or not least <= value < (math.inf if key == "count" else MOST):
-            raise FileError(
-                f"factors.{name}.{key} is {shown(value)}; write a number from {least:g}"
-                + ("" if key == "count" else f" to {MOST:g}, measured over predicted time")
-            )
+        counted = key == "count"
+        least, most = (0, sys.maxsize) if counted else (1 / MOST, MOST)
+        fits = is_number(value) and least <= value <= most
+        _check(f"factors.{name}.{key}", value, fits, "a number from 0" if counted else times)
     value = float(table["value"])
     low, high = (float(table.get(key, value)) for key in ("low", "high"))
     if not low <= value <= high:
@@ -245,22 +233,9 @@ def least_factor(name: str, costs: Any) -> float:
         return float(costs.ici_efficiency)
     if name == "matmul":
         return float(costs.matmul_in_step * costs.matmul_efficiency)
-    share = next(iter(_stated(costs, EFFICIENCIES.get(name, ())).values()), None)
-    return 1 / MOST if share is None else share / _most_share(name, costs)
-
-
-def _most_share(name: str, costs: Any) -> float:
-    """Return the most that a share of a peak can be.
-
-    The share of a score's arithmetic is of rates below both peaks, and its vector operations alone
-    may reach theirs; `score_seconds` beats neither peak.
-    """
-    return 1 / float(costs.vector_efficiency) if name == "attention" else 1.0
-
-
-def _stated(costs: Any, keys: Iterable[str]) -> dict[str, float]:
-    found = {key: getattr(costs, key) for key in keys}
-    return {key: value for key, value in found.items() if value is not None}
+    if name == "attention":
+        return float(costs.attention_efficiency_forward * costs.vector_efficiency)
+    return float(getattr(costs, EFFICIENCIES[name][0])) if name in EFFICIENCIES else 1 / MOST
 
 
 def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
@@ -268,15 +243,16 @@ def calibrated_costs(costs: Any, found: Calibration) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     bounded = {name: max(each.value, least_factor(name, costs)) for name, each in found.factors}
     for name, factor in bounded.items():
-        for key, share in _stated(costs, EFFICIENCIES.get(name, ())).items():
-            changes[key] = min(_most_share(name, costs), share / factor)
-        for key, seconds in _stated(costs, SECONDS.get(name, ())).items():
-            changes[key] = seconds * factor
+        for key in EFFICIENCIES.get(name, ()):
+            if (share := getattr(costs, key)) is not None:
+                changes[key] = min(1.0, share / factor)
+        for key in SECONDS.get(name, ()):
+            if (seconds := getattr(costs, key)) is not None:
+                changes[key] = seconds * factor
     if (factor := bounded.get("matmul", 1.0)) < costs.matmul_in_step:
-        changes["matmul_efficiency"] = min(
-            1.0, costs.matmul_efficiency * costs.matmul_in_step / factor
-        )
-    changes["collective_times"] = tuple(
-        (name, factor) for name, factor in bounded.items() if name in COLLECTIVES
+        rate = costs.matmul_efficiency * costs.matmul_in_step
+        changes["matmul_efficiency"] = min(1.0, rate / factor)
+    changes["calibrated_times"] = tuple(
+        (name, factor) for name, factor in bounded.items() if name in (*COLLECTIVES, "attention")
     )
     return changes

@@ -7,7 +7,7 @@ This module alone knows the format. Every number is a table with `value`, `kind`
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -64,8 +64,7 @@ _OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "power", "price"} | {
     *("max_cubes", "any_order", "wrap_length", "twistable"),
     *("libtpu_name", "libtpu_config", "pair_gathers", "pair_reductions", "pair_scatters"),
     *("short_ring", "asynchronous_permutes"),
-    *("matmul_read", "group_efficiency", "group_fill", "lane_crossing", "die_launch"),
-    *("chip_launch", "hbm_read", "convolution_overlap", "matmul_overlap_in_step"),
+    *(each.name for each in fields(CostConstants) if each.default is None),
 }
 
 

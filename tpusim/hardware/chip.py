@@ -96,8 +96,8 @@ class CostConstants:
         while one runs, so it is the least that a step takes.
     turnaround: seconds from the end of a step to the start of the next in a loop whose host reads
         the result of each step before it starts the next.
-    collective_times: what a calibration multiplies the seconds of collectives within a slice by,
-        by their kind; 1 for those that are missing.
+    calibrated_times: what a calibration multiplies the seconds of attention's kernels and of
+        collectives within a slice by, by their kind; 1 for those that are missing.
 
     Of chips whose single operations were measured; None on others:
     matmul_read: share of HBM's bandwidth at which operands of matmuls arrive, if it is not
@@ -143,25 +143,20 @@ class CostConstants:
     hbm_read: float | None = field(default=None, metadata=SHARED)
     convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
     matmul_overlap_in_step: float | None = field(default=None, metadata={"unit": EXPONENT})
-    collective_times: tuple[tuple[str, float], ...] = ()
+    calibrated_times: tuple[tuple[str, float], ...] = ()
 
     def time_of(self, kind: str | None) -> float:
-        """Return what the seconds of a kind of collective are multiplied by."""
-        for name, factor in self.collective_times:
+        """Return what the seconds of a kind of collective, or of attention, are multiplied by."""
+        for name, factor in self.calibrated_times:
             if name == kind:
                 return factor
         return 1.0
 
     def __post_init__(self) -> None:
         check_fields(self, "costs")
-        for name in (
-            "matmul_overlap",
-            "matmul_overlap_in_step",
-            "epilogue_overlap",
-            "convolution_overlap",
-        ):
+        for name, unit in units_of(CostConstants).items():
             power = getattr(self, name)
-            if power is not None and power < 1:
+            if unit == EXPONENT and power is not None and power < 1:
                 raise HardwareError(
                     f"costs: {name} is {power}, and below 1 two resources would take longer than "
                     "one after the other; write 1 (no overlap) or more"
@@ -325,8 +320,8 @@ class Chip:
     def at_clock(self, clock: str | float) -> "Chip":
         """Return the chip with its cores at another clock, as in a lower power state.
 
-        Matrix and vector units slow down with it; HBM, links, hosts and launches do not, which have
-        clocks of their own.
+        Matrix, vector and cross-lane units slow down with it, and the steps of kernels; HBM, links,
+        hosts and launches do not, which have clocks of their own.
 
         clock: Hz, or text such as `1.9 GHz`; from 1 MHz to the chip's own.
 
@@ -346,8 +341,13 @@ class Chip:
             )
         share = hertz / self.clock
         peaks = {dtype: rate * share for dtype, rate in self.flops.items()}
+        crossing = self.costs.lane_crossing
+        slower = None if crossing is None else crossing / share
         return dataclasses.replace(
             self,
+            costs=dataclasses.replace(
+                self.costs, lane_crossing=slower, kernel_step=self.costs.kernel_step / share
+            ),
             clock=hertz,
             flops=PeakRates.of(peaks),
             vpu_flops=self.vpu_flops * share,

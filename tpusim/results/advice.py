@@ -1,8 +1,6 @@
 """Advice on a run: what bounds its step, and what changes of it save, by simulating each."""
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
 from tpusim.base.text_width import unbroken
+from tpusim.base.toml_text import toml
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
@@ -216,21 +215,4 @@ def setting(key: str, value: Any, section: str = "plan") -> str:
     >>> setting("mesh", {"fsdp": 8, "tensor": 2}), setting("offload_optimizer", True)
     ('plan.mesh={ fsdp = 8, tensor = 2 }', 'plan.offload_optimizer=true')
     """
-    return f"{section}.{key}={_toml(value)}"
-
-
-def toml_pairs(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each entry of a table as TOML, its key in quotes where it has to be."""
-    for key, value in table.items():
-        bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
-        yield f"{key if bare else json.dumps(key, ensure_ascii=False)} = {_toml(value)}"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(toml_pairs(value)) + " }"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return f"{section}.{key}={toml(value)}"

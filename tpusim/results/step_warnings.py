@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from tpusim.base.same import Same
 from tpusim.base.shown_value import with_article
+from tpusim.base.toml_text import toml_pairs
 from tpusim.base.units import format_mesh, format_seconds
 from tpusim.models import Architecture
 from tpusim.partition import Layout
 from tpusim.plan import Axes, Plan
-from tpusim.results.advice import toml_pairs
 from tpusim.results.extra_flops import PaddedWork, PartitionedStep, RepeatedWork
 from tpusim.results.result import Result
 from tpusim.results.sharding_cures import Tables, cure

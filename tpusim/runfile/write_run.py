@@ -1,8 +1,7 @@
 """Write a run as a run file: the keys that are not their defaults."""
 
-import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError, HardwareError, ModelError, blame
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import path_of, write_files
+from tpusim.base.toml_text import toml_pairs
 from tpusim.hardware import Slice, chip_names, load_chip
 from tpusim.models import ARCHITECTURE_NAMES, ARCHITECTURES, Architecture, Transformer
 from tpusim.plan import Input, Plan
@@ -170,33 +170,4 @@ def _changed(owner: Any, usual: Any = None) -> dict[str, Any]:
 
 
 def _section(name: str, table: Mapping[str, Any]) -> str:
-    return "".join([f"[{name}]\n", *(f"{_key(key)} = {_toml(table[key])}\n" for key in table)])
-
-
-def _key(key: str) -> str:
-    bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if bare else _text(key)
-
-
-def _text(text: str) -> str:
-    """Return a basic string of TOML, which is JSON's but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _toml(value: Any) -> str:
-    """Return a value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(_entries(value))} }}" if value else "{}"
-    if value is None:  # a dimension that nothing shards
-        return "[]"
-    if isinstance(value, Sequence):
-        return f"[{', '.join(map(_toml, value))}]"
-    return repr(value)
-
-
-def _entries(table: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"{_key(key)} = {_toml(value)}" for key, value in table.items())
+    return "\n".join([f"[{name}]", *toml_pairs(table), ""])

@@ -2,16 +2,23 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import run, said
 from noisy_steps import trial_of
 from synthetic_profiles import synthetic_profile
 
 import tpusim as ts
+from tpusim.calibration.calibrate import learnt_from
+from tpusim.calibration.estimate import Rows
+from tpusim.calibration.measured_steps import TrialFactors
+from tpusim.calibration.profiled_steps import KINDS
 from tpusim.compiler.compiled import load
-from tpusim.hardware import least_factor, read_calibration
+from tpusim.hardware import FACTORS, least_factor, read_calibration
+from tpusim.program import AttentionWork, ConvolutionWork, MatmulWork, VectorWork
 
 PROGRAM = Path(__file__).parents[2] / "data" / "hlo" / "decoder_v5p_2x2x1.hlo.gz"
 RUN = """
@@ -67,6 +74,9 @@ def test_runs_become_factors_and_every_result_says_so(
     found = read_calibration(mine)
     assert found.learnt_from == ("run0.toml", "run1.toml", "run2.toml")
     assert str(tmp_path) not in mine.read_text()
+    assert run(["calibrate", *map(str, slow), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["steps"][0]["chip"] == written["chip"] == "v5e"
     before = predicted(run_file(asked, batch=96))
     run_file(asked, more='calibration = "mine.toml"', batch=96)
     assert 1.07 * before < predicted(asked) < 1.2 * before
@@ -120,6 +130,53 @@ def test_what_is_impossible_is_clipped_and_said(tmp_path: Path) -> None:
         assert factor.value == factor.low == pytest.approx(least_factor(name, costs))
         assert factor.high > factor.value
     assert all(each.value >= least_factor(name, costs) for name, each in found.factors)
+
+
+@dataclass
+class Stub:
+    """Twenty rows of matmuls that are a tenth faster, with a little of a gather in each."""
+
+    chip = ts.load_chip("v5p")
+
+    def rows(self, trial: TrialFactors, factors: Sequence[str]) -> Rows:
+        shares = np.zeros((20, len(FACTORS)))
+        shares[:, FACTORS.index("matmul")], shares[:, FACTORS.index("gather")] = 0.9, 0.005
+        ratios = -0.03 - shares @ np.array(trial.logs)
+        return Rows(ratios, shares, ("matmul",) * 20, np.ones(20))
+
+
+def test_no_note_is_of_a_factor_that_hardly_counts() -> None:
+    found = learnt_from([Stub()])  # type: ignore[list-item]
+    assert [name for name, _ in found.factors] == ["matmul"]
+    assert not any("gather" in note for note in found.notes)
+
+
+def test_a_factor_is_no_more_than_a_file_may_have(tmp_path: Path) -> None:
+    path = run_file(tmp_path / "run.toml")
+    found = ts.calibrate([ts.read_run(run_file(path, 90 * predicted(path)))] * 12)
+    found.save(tmp_path / "mine.toml")
+    read = read_calibration(tmp_path / "mine.toml")
+    assert max(each.high for _, each in read.factors) == 100
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_a_step_of_another_unit_is_refused(factor: float, tmp_path: Path) -> None:
+    path = run_file(tmp_path / "run.toml")
+    run_file(path, factor * predicted(path))
+    with pytest.raises(ts.TpusimError, match=r"run.toml: step_s is .* write step_s in seconds"):
+        ts.calibrate(path)
+
+
+def test_a_calibration_lies_beside_its_runs(slow: list[Path]) -> None:
+    folder = slow[0].parent
+    before = ts.calibrate(folder)
+    before.save(folder / "mine.toml")
+    assert ts.calibrate(folder).factors == before.factors
+
+
+def test_each_kind_of_work_has_an_error_of_its_own() -> None:
+    works = (MatmulWork, ConvolutionWork, AttentionWork, VectorWork)
+    assert [f"{kind}work" for kind in KINDS] == [work.__name__.lower() for work in works]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 import pytest
 
-from tpusim.compiler.hlo.instruction_line import read_instruction
+from tests.scripts import EXPERIMENTS, script
+
+read_instruction = script(EXPERIMENTS / "operations/instruction_line.py").read_instruction
+
 
 LINE = (
     "%fusion.6 = (f32[1024]{0:T(1024)S(1)}, bf16[8,128]{1,0:T(8,128)(2,1)}) "

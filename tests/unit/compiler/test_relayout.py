@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpusim.compiler.hlo.instruction_line import read_instruction
+from tests.scripts import EXPERIMENTS, script
 from tpusim.compiler.work.relayout import (
     MOVED_WEIGHT,
     ROWS_WEIGHT,
@@ -10,6 +10,8 @@ from tpusim.compiler.work.relayout import (
     crossing_tiles,
     tile_count,
 )
+
+read_instruction = script(EXPERIMENTS / "operations/instruction_line.py").read_instruction
 
 TILE = "T(8,128)"
 """Of 32-bit elements, `@` below; `@2` of 16-bit ones."""

@@ -2,9 +2,11 @@
 
 import pytest
 
-from tpusim.compiler.hlo.instruction_line import read_instruction
+from tests.scripts import EXPERIMENTS, script
 from tpusim.compiler.work.instruction_work import instruction_work
 from tpusim.program import CombinedWork, MatmulWork, VectorWork, Work
+
+read_instruction = script(EXPERIMENTS / "operations/instruction_line.py").read_instruction
 
 TARGET = 'custom_call_target="tpu_custom_call"'
 ROWS = "bf16[1024,5120]{1,0:T(16,128)(2,1)} %"

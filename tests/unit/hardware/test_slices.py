@@ -145,10 +145,15 @@ def test_cores_at_a_lower_clock() -> None:
     assert (own.clock, slow.clock) == (None, 1.1e9)
     assert str(slow) == "7x:4x4x4, cores at 1.1 GHz"
     assert Slice(slow.chip, "4x4x4", clock=slow.clock) == slow
-    changed = {"clock", "flops", "vpu_flops", "clock_share"}
+    changed = {"clock", "costs", "flops", "vpu_flops", "clock_share"}
     for field in filter(lambda field: field.compare, dataclasses.fields(own.chip)):
         same = getattr(own.chip, field.name) == getattr(slow.chip, field.name)
         assert same is (field.name not in changed), field.name
+    costs, slower = own.chip.costs, slow.chip.costs
+    assert (slower.lane_crossing or 0) == 2 * (costs.lane_crossing or 0) > 0
+    assert slower == dataclasses.replace(
+        costs, lane_crossing=slower.lane_crossing, kernel_step=2 * costs.kernel_step
+    )
     assert dict(slow.chip.flops) == {dtype: rate / 2 for dtype, rate in own.chip.flops.items()}
     assert slow.chip.vpu_flops == own.chip.vpu_flops / 2
     assert slow.chip.full_peak == own.chip.full_peak == own.chip.flops["bf16"]

@@ -5,11 +5,10 @@ input may abort the process. It imports nothing of tpusim.
 """
 
 import base64
-import operator
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -23,16 +22,15 @@ class _MosaicWork:
     once: True if a loop is counted once because its trip count is not constant.
     """
 
-    matmuls: dict[tuple[Any, ...], Fraction] = field(default_factory=dict)
-    operations: dict[str, Fraction] = field(default_factory=dict)
+    matmuls: Counter[Any] = field(default_factory=Counter)
+    operations: Counter[Any] = field(default_factory=Counter)
     once: bool = False
 
-    def add(self, other: "_MosaicWork", times: int | Fraction = 1) -> None:
-        """Add `times` times the other work."""
-        for matmul, count in other.matmuls.items():
-            self.matmuls[matmul] = self.matmuls.get(matmul, Fraction()) + times * count
-        for name, elements in other.operations.items():
-            self.operations[name] = self.operations.get(name, Fraction()) + times * elements
+    def add(self, other: "_MosaicWork", times: Any = 1) -> None:
+        """Add `times` times the other work; a share of it is a Fraction."""
+        for mine, its in ((self.matmuls, other.matmuls), (self.operations, other.operations)):
+            for what, count in its.items():
+                mine[what] += times * count
         self.once |= other.once
 
     @property
@@ -211,7 +209,7 @@ class _Body:
         elif name in ("scf.for", "scf.while"):
             self.loop(operation, work, name == "scf.for")
         elif name in MATMUL_OPERATIONS:
-            work.add(_MosaicWork({_matmul(operation): Fraction(1)}))
+            work.matmuls[_matmul(operation)] += 1
         elif name in ADDITIONS and any(map(_is_matmul, operation.operands)):
             return
         elif name.startswith(NOT_UNDERSTOOD) or (name == "tpu.enqueue_dma" and _sends(operation)):
@@ -219,19 +217,30 @@ class _Body:
         elif len(operation.regions):
             work.add(self.regions_work(operation))
         else:
-            elements = max(map(prod, map(_dims, _vectors(operation))), default=0)
-            work.operations[name] = work.operations.get(name, Fraction()) + elements
+            work.operations[name] += max(map(prod, map(_dims, _vectors(operation))), default=0)
 
     def loop(self, operation: Any, work: _MosaicWork, counted: bool) -> None:
         """Count a loop; one whose trips are not constant counts once, its remainder never."""
-        trips = _trips(operation) if counted else None
-        once = 0 if counted and _is_remainder(operation) else 1
+        trips = self.trips(operation) if counted else None
+        once = 0 if counted and self.is_remainder(operation) else 1
         if counted:
             self.values.enter(operation, trips)
         work.add(self.regions_work(operation), once if trips is None else trips)
         if counted:
             self.values.leave()
         work.once |= trips is None
+
+    def trips(self, loop: Any) -> int | None:
+        """Return the trip count of a loop whose bounds are the same at every step."""
+        start, stop, step = (self.values.constant(bound) for bound in list(loop.operands)[:3])
+        if start is None or stop is None or not step or step < 0:
+            return None
+        return max(0, -int((start - stop) // step))
+
+    def is_remainder(self, loop: Any) -> bool:
+        """Return True for the remainder of an unrolled loop: it begins where that one ends."""
+        uses = [(_name(use.owner), use.operand_number) for use in loop.operands[0].uses]
+        return self.values.constant(loop.operands[0]) is None and ("scf.for", 1) in uses
 
 
 ADDITIONS = ("arith.addf", "arith.addi")
@@ -241,47 +250,6 @@ of the contraction does in the compiler's own matmuls."""
 
 def _is_matmul(value: Any) -> bool:
     return hasattr(value.owner, "operands") and _name(value.owner) in MATMUL_OPERATIONS
-
-
-def _trips(loop: Any) -> int | None:
-    """Return the trip count of a loop with constant bounds."""
-    start, stop, step = (_number(bound) for bound in list(loop.operands)[:3])
-    if start is None or stop is None or not step or step < 0:
-        return None
-    return max(0, -((start - stop) // step))
-
-
-def _is_remainder(loop: Any) -> bool:
-    """Return True for the remainder of an unrolled loop: it begins where that one ends."""
-    uses = [(_name(use.owner), use.operand_number) for use in loop.operands[0].uses]
-    return _number(loop.operands[0]) is None and ("scf.for", 1) in uses
-
-
-MAX_OPERATIONS_BACK = 8
-"""Operations between a value and its constants; each may have two operands."""
-
-
-def _number(value: Any, depth: int = 0) -> int | None:
-    """Return the value of a number that is computed from constants."""
-    made = value.owner
-    if depth > MAX_OPERATIONS_BACK or not hasattr(made, "operands"):
-        return None
-    name = _name(made)
-    if name == "arith.constant":
-        return int(made.attributes["value"].value)
-    found = [_number(operand, depth + 1) for operand in made.operands]
-    if name not in ARITHMETIC or None in found:
-        return None
-    return ARITHMETIC[name](*found)
-
-
-ARITHMETIC: dict[str, Callable[..., int]] = {
-    "arith.addi": operator.add,
-    "arith.subi": operator.sub,
-    "arith.muli": operator.mul,
-    "arith.divsi": operator.floordiv,
-    **dict.fromkeys(("arith.index_cast", "arith.extsi", "arith.trunci"), operator.pos),
-}
 
 
 def _vectors(operation: Any) -> list[Any]:

@@ -48,31 +48,35 @@ class _KnownLoop:
     axes: int
 
 
+Step: TypeAlias = dict[Any, Numbers | None]
+"""Values in one step of a loop that is being followed."""
+
+
 class KernelValues:
     """The numbers of a kernel with a grid; dimensions of unknown size are negative."""
 
     def __init__(self, grid: Sequence[int]) -> None:
         self._grid = tuple(grid)
         self._axes = len(self._grid)
-        self._known: dict[Any, Numbers | None] = {}
+        self._known: Step = {}
         self._carried: dict[Any, _KnownLoop] = {}
-        self._read: dict[Any, tuple[Callable[..., Any] | None, list[Any], bool]] = {}
+        self._read: dict[Any, tuple[Callable[..., Any] | None, list[Any]]] = {}
         self._left = MAX_READ
 
     def enter(self, loop: Any, trips: int | None) -> None:
         """Know the counter and the carried numbers of a loop; None for unknown trips."""
-        counter, *carried = loop.regions[0].blocks[0].arguments
+        body = loop.regions[0].blocks[0]
+        counter, *carried = body.arguments
         start, _, step, *first = loop.operands
         begin, by = self.number(start), self.number(step)
         if trips and trips <= MAX_PLACES and begin is not None and by is not None:
             values = begin + by * _along(trips, self._axes)
-            ends = list(list(loop.regions[0].blocks[0].operations)[-1].operands)
             begins, after = (
-                dict(zip(carried, first, strict=True)),
-                dict(zip(carried, ends, strict=True)),
+                dict(zip(carried, each, strict=True))
+                for each in (first, list(body.operations)[-1].operands)
             )
-            known = _KnownLoop(counter, values, begins, after, self._axes)
             self._known[counter] = values
+            known = _KnownLoop(counter, values, begins, after, self._axes)
             self._carried |= dict.fromkeys(carried, known)
         self._axes += 1
 
@@ -81,85 +85,73 @@ class KernelValues:
         self._axes -= 1
 
     def _follow(self, carried: Any) -> Numbers | None:
-        """Return a carried number at every step of its loop, from the first on."""
-        loop, needed = self._carried[carried], self._needed(carried)
-        now = {each: self.number(loop.first[each]) for each in needed}
-        seen: list[dict[Any, Numbers]] = []
-        for at in range(len(loop.values)):
-            known = {each: value for each, value in now.items() if value is not None}
-            if len(known) < len(now):
-                break
-            seen.append(known)
-            here: dict[Any, Numbers | None] = {loop.counter: loop.values[at], **known}
-            now = {each: self.number(loop.after[each], here) for each in needed}
-        for each in needed:
-            found = [step[each] for step in seen]
-            self._known[each] = _stacked(found, loop) if len(seen) == len(loop.values) else None
-        return self._known[carried]
+        """Return a carried number at every step of its loop; those carried with it become known.
 
-    def _needed(self, carried: Any) -> list[Any]:
-        """Return a carried number, and those of its loop on which it depends."""
+        A number that is not known in one step is known in none, and is not followed further.
+        """
         loop = self._carried[carried]
-        pending, found, seen = [carried], [], set()
-        while pending and self._left > 0:
-            value = pending.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            self._left -= 1
-            if value in loop.after:
-                found.append(value)
-                pending.append(loop.after[value])
-            elif hasattr(value.owner, "operands"):
-                pending += value.owner.operands
-        return found
+        unknown: Step = dict.fromkeys(loop.first)
+        seen: dict[Any, list[Numbers]] = {each: [] for each in loop.first}
+        now = {each: self.number(first) for each, first in loop.first.items()}
+        for at in loop.values:
+            known = {each: value for each, value in now.items() if value is not None}
+            if carried not in known:
+                break
+            for each, value in known.items():
+                seen[each].append(value)
+            here: Step = {**unknown, **known, loop.counter: at}
+            now = {each: self.number(loop.after[each], here) for each in known}
+        whole = [each for each in seen if len(seen[each]) == len(loop.values)]
+        self._known |= {each: _stacked(seen[each], loop) for each in whole}
+        return self._known.setdefault(carried)
 
-    def number(
-        self, value: Any, here: dict[Any, Numbers | None] | None = None, depth: int = 0
-    ) -> Numbers | None:
-        """Return a number at every step; None if it is not determined by them.
+    def constant(self, value: Any) -> int | None:
+        """Return a number that is the same at every step; None for any other."""
+        found = self.number(value)
+        return int(found.item()) if found is not None and found.size == 1 else None
 
-        here: values in one step of a loop, which is being followed.
+    def number(self, value: Any, here: Step | None = None, depth: int = 0) -> Numbers | None:
+        """Return a number at every step, or in the step `here`; None if these do not determine it.
+
+        A number that takes too many operations is None too.
         """
         memory = self._known if here is None else here
-        if value in memory:
-            return memory[value]
-        if here is not None and self._known.get(value) is not None:
+        if value not in memory and self._known.get(value) is not None:
             return self._known[value]
-        self._left -= 1
-        if self._left < 0 or depth > MAX_DEPTH:
-            return None
-        memory[value] = self._made(value, here, depth + 1)
+        if value not in memory:
+            self._left -= 1
+            if self._left < 0 or depth > MAX_DEPTH:
+                return None
+            memory[value] = self._made(value, here, depth + 1)
         return memory[value]
 
-    def _made(self, value: Any, here: dict[Any, Numbers | None] | None, depth: int) -> Any:
+    def _made(self, value: Any, here: Step | None, depth: int) -> Numbers | None:
         if value in self._carried:
             return self._follow(value)
         if value not in self._read:
             self._read[value] = self._first_read(value)
-        does, operands, divides = self._read[value]
-        if does is None:
-            return None
-        given = [self.number(operand, here, depth) for operand in operands]
+        does, operands = self._read[value]
+        given = [self.number(operand, here, depth) for operand in operands] if does else []
         numbers = [each for each in given if each is not None]
-        if len(numbers) < len(given) or (divides and not np.all(numbers[1])):
+        if does is None or len(numbers) < len(given) or _size(*numbers) > MAX_PLACES:
             return None
-        if _size(*numbers) > MAX_PLACES:
+        try:
+            with np.errstate(divide="raise"):
+                return np.asarray(does(*numbers), dtype=np.int64)
+        except FloatingPointError:
             return None
-        return np.asarray(does(*numbers), dtype=np.int64)
 
-    def _first_read(self, value: Any) -> tuple[Callable[..., Any] | None, list[Any], bool]:
-        """Return what an operation does, its operands, and whether it divides."""
+    def _first_read(self, value: Any) -> tuple[Callable[..., Any] | None, list[Any]]:
+        """Return what an operation does, and its operands; None for one that is not known."""
         made = value.owner
         if not hasattr(made, "operands"):
             in_grid = operation_name(made.owner) == "func.func"
             fixed = self._place(value) if in_grid else None
         elif (name := operation_name(made)) in OPERATIONS or name == "arith.cmpi":
-            does = OPERATIONS.get(name) or COMPARISONS[predicate(made)]
-            return does, list(made.operands), name in DIVISIONS
+            return OPERATIONS.get(name) or COMPARISONS[predicate(made)], list(made.operands)
         else:
             fixed = _constant(made) if name == "arith.constant" else None
-        return (None if fixed is None else lambda: fixed), [], False
+        return (None if fixed is None else lambda: fixed), []
 
     def _place(self, argument: Any) -> Numbers | None:
         """Return the steps along a dimension of the grid, if the argument is one."""
@@ -182,8 +174,8 @@ class KernelValues:
         if operation_name(made) == "arith.andi":
             one, other = (self.may_hold(each, depth + 1) for each in made.operands)
             return one & other if _size(one, other) <= MAX_PLACES else one
-        inner = _unwrapped(made)
-        return ALWAYS if inner is None else self.may_hold(inner, depth + 1)
+        inner, holds = _unwrapped(made)
+        return self.may_hold(inner, depth + 1) if inner is not None and holds else ALWAYS
 
 
 def _along(size: int, axes: int) -> Numbers:
@@ -213,30 +205,32 @@ def sides(condition: Any, depth: int = 0) -> tuple[Any, bool]:
     made = condition.owner
     if not hasattr(made, "operands") or depth > MAX_DEPTH:
         return condition, True
-    if (inner := _unwrapped(made)) is not None:
-        return sides(inner, depth + 1)
-    name = operation_name(made)
-    numbers = [_key(each) for each in made.operands]
-    if name == "arith.xori" and ("number", 1) in numbers:
-        left, right = made.operands
-        found, side = sides(left if numbers[1] == ("number", 1) else right, depth + 1)
-        return found, not side
-    if name != "arith.cmpi":
+    inner, holds = _unwrapped(made)
+    if inner is not None:
+        found, side = sides(inner, depth + 1)
+        return found, side is holds
+    if operation_name(made) != "arith.cmpi":
         return condition, True
     asked = predicate(made)
     base = min(asked, OPPOSITE[asked])
-    return (base, *numbers), asked == base
+    return (base, *map(_key, made.operands)), asked == base
 
 
-def _unwrapped(made: Any) -> Any:
-    """Return the condition that an operation widens or compares with 0; None for others."""
-    if operation_name(made) == "arith.extui":
-        return made.operands[0]
-    unequal = operation_name(made) == "arith.cmpi" and predicate(made) == NOT_EQUAL
-    wide = unequal and _key(made.operands[1]) == ("number", 0) and made.operands[0].owner
-    if not wide or not hasattr(wide, "operands") or operation_name(wide) != "arith.extui":
-        return None
-    return wide.operands[0]
+def _unwrapped(made: Any) -> tuple[Any, bool]:
+    """Return the condition of which an operation is a form: True for itself, False for its
+    opposite. None for the condition if it is none."""
+    name = operation_name(made)
+    if name == "arith.extui":
+        return made.operands[0], True
+    keys = [_key(each) for each in made.operands]
+    if name == "arith.xori" and ("number", 1) in keys:
+        return made.operands[keys[0] == ("number", 1)], False
+    compared = name == "arith.cmpi" and predicate(made)
+    if compared == NOT_EQUAL and keys[1] == ("number", 0):
+        wide = made.operands[0].owner
+        if hasattr(wide, "operands") and operation_name(wide) == "arith.extui":
+            return wide.operands[0], True
+    return None, True
 
 
 def _key(value: Any) -> Any:
@@ -302,5 +296,3 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     ),
 }
 """Operations on numbers; those without a sign are taken as none is negative."""
-
-DIVISIONS = ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui")

@@ -26,8 +26,8 @@ SPREAD_WEIGHT = 2.5
 """Cost of a tile whose rows are each one number, of an array that has them along its lanes."""
 
 _DIMENSIONS = re.compile(r"(?:^|[ ,])dimensions=\{([\d,]*)\}")
-_SLICE = re.compile(r"slice=\{(.*?)\}")
-_PADDING = re.compile(r"padding=([-\d_x]+)")
+_STARTS = re.compile(r"(?:\[|padding=|(?<=\d)x)(-?\d+)(?=[:_])")
+"""Of each dimension, in `slice={[0:8], [64:128]}` or `padding=0_0x64_0`."""
 
 
 def tile_count(shape: Shape) -> float:
@@ -46,16 +46,16 @@ def crossing_tiles(instruction: Instruction, operands: Sequence[Instruction]) ->
         return 0.0
     given, made = shapes[0], instruction.arrays[0]
     op, dims = instruction.opcode, _dimensions(instruction)
+    finest = max(tile_count(given), tile_count(made))
     if op in ("copy", "transpose", "reshape"):
         arrived = op == "copy" and given.space == HBM_SPACE
-        count = tile_count(made) if arrived else _finest(given, made)
-        return _change(op, given, made, dims) * count
+        return _change(op, given, made, dims) * (tile_count(made) if arrived else finest)
     if op in ("slice", "pad") and _starts_within_tile(instruction, given, made):
         return tile_count(made)
-    if op == "reduce" and not _same_rows(given, made):
-        return ROWS_WEIGHT * _finest(given, made)
-    if op == "reduce" and _minor(given) in dims:
-        return tile_count(given) / ceil(given.dims[_minor(given)] / LANES)
+    if op == "reduce" and len(made.dims) > 1 and _rows(given) != _rows(made):
+        return ROWS_WEIGHT * finest
+    if op == "reduce" and (lanes := _order(given)[0]) in dims:
+        return tile_count(given) / ceil(given.dims[lanes] / LANES)
     return _spread(made, dims) if op == "broadcast" else 0.0
 
 
@@ -74,10 +74,6 @@ def _spread(made: Shape, dims: Sequence[int]) -> float:
     return 0.0 if rows in dims or rows < 0 else MOVED_WEIGHT * unlike
 
 
-def _finest(given: Shape, made: Shape) -> float:
-    return max(tile_count(given), tile_count(made))
-
-
 def _dimensions(instruction: Instruction) -> tuple[int, ...]:
     found = _DIMENSIONS.search(instruction.attributes)
     return integers(found[1]) if found else ()
@@ -87,18 +83,10 @@ def _order(shape: Shape) -> tuple[int, ...]:
     return shape.order or tuple(range(len(shape.dims)))[::-1]
 
 
-def _minor(shape: Shape) -> int:
-    return next(iter(_order(shape)), 0)
-
-
 def _rows(shape: Shape) -> int:
     """Return the rows of a tile; all that fill registers are alike."""
     tile = shape.tiles[0] if shape.tiles else ()
     return min(tile[-2], ROWS) if len(tile) > 1 else ROWS
-
-
-def _same_rows(given: Shape, made: Shape) -> bool:
-    return len(made.dims) < 2 or _rows(given) == _rows(made)
 
 
 def _change(op: str, given: Shape, made: Shape, dims: Sequence[int]) -> float:
@@ -107,14 +95,15 @@ def _change(op: str, given: Shape, made: Shape, dims: Sequence[int]) -> float:
     A reshape keeps tiles if the lanes are as many and the rows fill whole tiles, cut or joined.
     """
     before, after = _longest(given), _longest(made)
-    named = [dims[dim] for dim in after] if op == "transpose" and dims else after
-    if op != "reshape":
+    if op == "reshape":
+        sizes = [given.dims[dim] for dim in before], [made.dims[dim] for dim in after]
+        whole = all(len(each) > 1 and each[1] % _rows(made) == 0 for each in sizes)
+        kept = sizes[0] == sizes[1] or (sizes[0][:1] == sizes[1][:1] and whole)
+    else:
+        named = [dims[dim] for dim in after] if op == "transpose" and dims else after
         if before[:1] != named[:1]:
             return 1.0
-        return 0.0 if before == named and _rows(given) == _rows(made) else ROWS_WEIGHT
-    sizes = [given.dims[dim] for dim in before], [made.dims[dim] for dim in after]
-    whole = all(len(each) > 1 and each[1] % _rows(made) == 0 for each in sizes)
-    kept = sizes[0] == sizes[1] or (sizes[0][:1] == sizes[1][:1] and whole)
+        kept = before == named
     return 0.0 if kept and _rows(given) == _rows(made) else ROWS_WEIGHT
 
 
@@ -125,11 +114,8 @@ def _longest(shape: Shape) -> list[int]:
 
 def _starts_within_tile(instruction: Instruction, given: Shape, made: Shape) -> bool:
     """Return True if lanes are cut or padded other than from the start of a tile."""
-    minor = _minor(made)
-    if len(given.dims) != len(made.dims) or given.dims[minor] == made.dims[minor]:
+    lanes = _order(made)[0]
+    if len(given.dims) != len(made.dims) or given.dims[lanes] == made.dims[lanes]:
         return False
-    text = instruction.attributes
-    cut, pad = _SLICE.search(text), _PADDING.search(text)
-    starts = [part.strip(" [").partition(":")[0] for part in cut[1].split(",")] if cut else []
-    starts = [part.partition("_")[0] for part in pad[1].split("x")] if pad else starts
-    return len(starts) > minor and int(starts[minor]) % LANES != 0
+    starts = [int(start) for start in _STARTS.findall(instruction.attributes)]
+    return len(starts) > lanes and starts[lanes] % LANES != 0

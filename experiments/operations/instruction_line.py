@@ -45,14 +45,15 @@ def read_instruction(text: str) -> InstructionLine:
     if opcode is None:
         raise ValueError(f"{text[:60]!r} has no opcode")
     operands, end = _operands(text, opcode.end())
+    whole = text.startswith(")", end)
     made = Instruction(
         start[1] or "line",
         opcode[1],
         text[start.end() : at],
         tuple(each.name for each in operands),
-        text[end:].removeprefix(")").lstrip(", ") if text.startswith(")", end) else "",
+        text[end + 1 :].lstrip(", ") if whole else "",
     )
-    return InstructionLine(made, operands, "" if text.startswith(")", end) else text[end:])
+    return InstructionLine(made, operands, "" if whole else text[end:])
 
 
 def _operands(text: str, at: int) -> tuple[tuple[Instruction, ...], int]:
