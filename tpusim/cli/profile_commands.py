@@ -32,7 +32,7 @@ def diagnose(
     path: Annotated[str, argument("PROFILE", "A *.xplane.pb or *.trace.json.gz, or its folder.")],
     run: Annotated[
         str | None,
-        argument("[RUN.toml]", "Its plan; or a FILE.hlo. By default, the profile's own program."),
+        argument("RUN.toml", "Its plan, or a FILE.hlo. By default, the profile's own program."),
     ] = None,
     out: ReportFolder = None,
     html: PageOption = True,
@@ -41,7 +41,7 @@ def diagnose(
         str | None, option("--maxtext", "CONFIG", "Its MaxText config, in place of RUN.toml.")
     ] = None,
     pod: Annotated[
-        str | None, option("--slice", "SLICE", "That ran it, if the profile does not say: v6e-8.")
+        str | None, option("--slice", "SLICE", "The slice that ran it, if no file says: v6e-8.")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -80,6 +80,8 @@ def _prediction(
         plan = read_arguments(words, settings, maxtext, pod, verbose=False)
         with blame(plan.where):
             return simulate(plan.model, plan.plan, plan.pod, input=plan.input)
+    if path is not None and path.endswith((".yml", ".yaml")):
+        raise FileError(f"{path}: a MaxText config is given as --maxtext {path}")
     if settings:
         raise FileError("--set changes a plan, and none is given; give a run file, or leave it out")
     if path is None:

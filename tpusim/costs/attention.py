@@ -33,7 +33,7 @@ SCORE_OVERLAP = 3.0
 """Power p of `(array^p + vector^p)^(1/p)` of a score: both run beside each other, nearly. Of
 512 x 512 scores the compiler schedules 1348 cycles on v5p, 1031 on v6e (forward), and on v5e 2824
 and 4014 backward in one kernel and in two (splash attention of jax 0.10.2, libtpu 0.0.42.1); the
-equation has 1239, 958, 2652 and 3802.
+equation has 1283, 947, 2791 and 3957.
 """
 
 
@@ -107,7 +107,7 @@ def grid_steps(work: AttentionWork, kernel: str) -> Number:
     Tokamax over those that the mask leaves. A step of flash attention has blocks of two sequences
     (`block_b`), or twice the queries (`block_q_dq`; torch_xla/experimental/custom_kernel.py).
     """
-    if work.library == FLASH and kernel in _TWICE:
+    if work.library == FLASH and kernel in ("forward", "dq"):
         sequences = work.batch if kernel == "dq" else np.ceil(work.batch / 2)
         rows = work.block[0] * (2 if kernel == "dq" else 1)
         work = replace(work, library=SPLASH, batch=sequences, block=(rows, work.block[1]))
@@ -116,9 +116,6 @@ def grid_steps(work: AttentionWork, kernel: str) -> Number:
     skips = work.causal and not work.window and work.library != TOKAMAX
     whole = work.q_len * work.kv_len / (queries * keys)
     return work.batch * work.heads * (largest(visited, whole) if skips else visited)
-
-
-_TWICE = ("forward", "dq")
 
 
 def _block(work: AttentionWork) -> tuple[Number, Number]:
@@ -153,16 +150,13 @@ def score_seconds(work: AttentionWork, kernel: str, device: Device) -> Number:
     A calibration multiplies them, but not below a peak's.
     """
     does, costs = _KERNELS[kernel], device.costs
-    peak = matrix_rate(device, work.dtype)
     queries, keys = _block(work)
     carried = does.by_keys * work.value_width / keys + does.by_queries * work.head_dim / queries
     vector = vector_seconds(does.operations[work.library == TOKAMAX] + carried, device)
-    least = kernel_flops(work, kernel, device.mxu_side) / peak
-    array = least / costs.matmul_efficiency
-    kept = (
-        costs.attention_efficiency_backward if work.backward else costs.attention_efficiency_forward
-    )
-    least = largest(least, vector * costs.vector_efficiency)
+    at_peak = kernel_flops(work, kernel, device.mxu_side) / matrix_rate(device, work.dtype)
+    least = largest(at_peak, vector * costs.vector_efficiency)
+    array = at_peak / costs.matmul_efficiency
+    kept = (costs.attention_efficiency_forward, costs.attention_efficiency_backward)[work.backward]
     predicted = largest(power_sum(array, vector, SCORE_OVERLAP) / kept, least)
     return largest(predicted * costs.time_of("attention"), least)
 
@@ -182,10 +176,8 @@ def prepared_seconds(work: AttentionWork, device: Device) -> Number:
     seconds = hbm_seconds(2 * left, left, device) + 2 * device.costs.vector_launch
     if not work.fused:
         return seconds
-    parts = largest(work.kv_len / work.block[1], 1)
-    item = 2 * rows * work.head_dim
-    moved = item * np.where(parts > 1, parts, 0.0)
-    return seconds + hbm_seconds(moved, item * np.where(parts > 1, 1.0, 0.0), device)
+    item = np.where(work.kv_len > work.block[1], 2 * rows * work.head_dim, 0.0)
+    return seconds + hbm_seconds(item * work.kv_len / work.block[1], item, device)
 
 
 def idle_cores(work: AttentionWork, kernel: str, cores: int) -> Number:

@@ -10,7 +10,6 @@ import pandas as pd
 from tpusim.compiler.to_program.op_metadata import phase_of, scope_of
 from tpusim.diagnosis.kinds import COLLECTIVES, VECTOR
 from tpusim.diagnosis.measured import MeasuredSteps
-from tpusim.diagnosis.predicted import COLUMNS
 
 ABOUT = ("kind", "axis", "phase", "scope", "line", "bound")
 ORDERS = ("measured_order", "predicted_order")
@@ -90,14 +89,6 @@ def _only_layers(parts: pd.DataFrame) -> pd.Series:
     """Return the layer of each operation that has one alone."""
     layers = parts.groupby("operation")["layer"].agg(["nunique", "first"])
     return layers[layers["nunique"] == 1]["first"]
-
-
-def side_by_side(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return the parts of a program and of a plan one below the other, with `TIMES`.
-
-    The names of their operations are not the same: kind, axis, phase and layer align them.
-    """
-    return with_difference(pd.concat([measured, predicted[[*COLUMNS]]], ignore_index=True))
 
 
 def operation_names(parts: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:

@@ -16,7 +16,6 @@ from tpusim.diagnosis.alignment import (
     measured_parts,
     operation_names,
     shared_names,
-    side_by_side,
     with_difference,
 )
 from tpusim.diagnosis.causes import causes, largest
@@ -147,7 +146,10 @@ def own_slice(profile: Profile, program: Compiled) -> Slice:
 
 
 def _parts(steps: MeasuredSteps, profile: Profile, result: Result | None) -> pd.DataFrame:
-    """Return the parts of both sides, with `COLUMNS` of `alignment`."""
+    """Return the parts of both sides.
+
+    Operations of a plan have other names: kind, axis, phase and layer align the two.
+    """
     if result is None:
         return with_difference(measured_parts(steps, {}))
     if not isinstance(result, PlanResult):
@@ -159,10 +161,9 @@ def _parts(steps: MeasuredSteps, profile: Profile, result: Result | None) -> pd.
         named, _ = _own_replay(profile, result.pod, mesh)
         if named is not None:
             measured = by_instruction(measured, predicted_parts(named, steps.transposed))
-            measured = measured[measured["measured_ps"] != 0].drop(
-                columns=[*TIMES[1:], "predicted_order"]
-            )
-    return side_by_side(measured, predicted_parts(result))
+            measured = measured[measured["measured_ps"] != 0]
+            measured = measured.drop(columns=["predicted_ps", "predicted_order"])
+    return with_difference(pd.concat([measured, predicted_parts(result)], ignore_index=True))
 
 
 def _findings(

@@ -160,7 +160,8 @@ class Diagnosis(ShortRepr):
 
     def __str__(self) -> str:
         table = folded_table([*self._table()])
-        return "\n".join([*self._head(), "", *self._found(), "", *table, *self._notes()])
+        notes = [line for note in self.notes for line in entry("note", note)]
+        return "\n".join([*self._head(), "", *self._found(), "", *table, *notes])
 
     def _head(self) -> Iterator[str]:
         yield from wrapped(f"{self.profile}: {self.program}, {self.runs}")
@@ -175,10 +176,6 @@ class Diagnosis(ShortRepr):
             yield from wrapped(f"{finding}", f"{number:>3}. ", " " * 5)
         if not shown:
             yield "  no cause of half a percent of the step or more"
-
-    def _notes(self) -> Iterator[str]:
-        for note in self.notes:
-            yield from entry("note", note)
 
     def _table(self) -> Iterator[Sequence[str]]:
         """Yield a row for each kind, and their sum."""

@@ -68,8 +68,8 @@ class MeasuredSteps:
 
     def named(self, kinds: Mapping[str, str]) -> "MeasuredSteps":
         """Return the same with these kinds of operations, where they are known."""
-        found = self.facts.index.map(kinds).to_series(index=self.facts.index)
-        return replace(self, facts=self.facts.assign(kind=found.fillna(self.facts["kind"])))
+        found = self.facts.index.to_series().map(kinds).fillna(self.facts["kind"])
+        return replace(self, facts=self.facts.assign(kind=found))
 
     def mean(self) -> pd.DataFrame:
         """Return the mean step: `operation`, `layer`, `kind` and `measured_ps` of each part.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,7 +67,7 @@ def _rows(events: Events, asynchronous: bool) -> pd.DataFrame:
         table["self_ps"], outer = durations, np.full(len(starts), -1)
     else:
         table["self_ps"], outer = _nested(starts, durations)
-    loops = np.array([is_loop(about) for about in abouts], bool)
+    loops = np.array([_is_loop(about) for about in abouts], bool)
     loop, table["loops"] = _loops(outer, loops[kinds])
     table["layer"] = _layers(table["scope"], kinds, loop)
     return table
@@ -99,25 +100,19 @@ def _nested(starts: np.ndarray, durations: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _facts(kinds: Sequence[About], codes: np.ndarray) -> pd.DataFrame:
     """Return the columns that all events of an operation share. codes: the kind of each row."""
+    texts: dict[str, Sequence[str]] = {
+        name: [getattr(kind, name) for kind in kinds]
+        for name in ("instruction", "source", "scope", "text")
+    }
+    texts["category"] = [_category(kind) for kind in kinds]
     shapes = [_shape(kind) for kind in kinds]
-    texts = {
-        "instruction": [kind.instruction for kind in kinds],
-        "category": [kind.category or opcode(kind.text) for kind in kinds],
-        "shape": [shape for shape, _ in shapes],
-        "spaces": [spaces for _, spaces in shapes],
-        "source": [kind.source for kind in kinds],
-        "scope": [kind.scope for kind in kinds],
-        "text": [kind.text for kind in kinds],
-    }
-    numbers = {
-        "flops": np.array([kind.flops for kind in kinds], float),
-        "bytes": np.array([kind.bytes for kind in kinds], float),
-        "wait": np.array([is_wait(kind) for kind in kinds], bool),
-    }
-    table = {name: _repeated(values, codes) for name, values in texts.items()}
-    table |= {name: values[codes] for name, values in numbers.items()}
-    found = pd.DataFrame(table)
-    return found.assign(**{n: found[n].where(found[n] >= 0) for n in ("flops", "bytes")})
+    texts["shape"], texts["spaces"] = ([each[at] for each in shapes] for at in (0, 1))
+    table: dict[str, Any] = {name: _repeated(values, codes) for name, values in texts.items()}
+    table["wait"] = np.array([_is_wait(kind) for kind in kinds], bool)[codes]
+    for name in ("flops", "bytes"):
+        known = np.array([getattr(kind, name) for kind in kinds], float)[codes]
+        table[name] = np.where(known >= 0, known, np.nan)
+    return pd.DataFrame(table)
 
 
 def _repeated(values: Sequence[str], codes: np.ndarray) -> pd.Categorical:
@@ -125,22 +120,20 @@ def _repeated(values: Sequence[str], codes: np.ndarray) -> pd.Categorical:
     return pd.Categorical.from_codes(np.asarray(own)[codes] if len(codes) else [], categories)
 
 
-def opcode(text: str) -> str:
-    """Return the opcode of an HLO line; empty if it has none."""
-    found = _OPCODE.search(text)
-    return found[1] if found else ""
+def _category(kind: About) -> str:
+    """Return the category that is recorded, or else the opcode of the HLO line, if there is one."""
+    found = _OPCODE.search(kind.text)
+    return kind.category or (found[1] if found else "")
 
 
-def is_wait(kind: About) -> bool:
+def _is_wait(kind: About) -> bool:
     """Return True for the end of an asynchronous operation, for which the core may wait."""
-    return (kind.category or opcode(kind.text)).endswith("-done") or bool(
-        _DONE.search(kind.instruction)
-    )
+    return _category(kind).endswith("-done") or bool(_DONE.search(kind.instruction))
 
 
-def is_loop(kind: About) -> bool:
+def _is_loop(kind: About) -> bool:
     """Return True for a loop, whose events contain those of its body."""
-    return (kind.category or opcode(kind.text) or kind.instruction.partition(".")[0]) == "while"
+    return (_category(kind) or kind.instruction.partition(".")[0]) == "while"
 
 
 def _shape(kind: About) -> tuple[str, str]:

@@ -58,14 +58,17 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def _file_of(path: Path) -> tuple[Path, str]:
-    """Return the file of a profile, and a note on it: of a folder, the newest of its best kind."""
+    """Return the file of a profile, and a note on it: of a folder, the newest of its best kind.
+
+    TensorBoard names the folder of a profile after its time.
+    """
     try:
         if not path.is_dir():
             return path, ""
         for kind in PROFILES:
             found = [file for folder in FOLDERS for file in path.glob(f"{folder}*{kind}")]
             if found:
-                newest = max(file.parent for file in found)
+                newest = max((file.parent for file in found), key=lambda each: (each.name, each))
                 hosts = sorted(file for file in found if file.parent == newest)
                 note = f"the first of {len(hosts)} hosts; give the file of another to read it"
                 return hosts[0], note if len(hosts) > 1 else ""

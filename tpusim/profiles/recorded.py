@@ -105,6 +105,7 @@ class Recorded:
     programs: HLO protos by the names of programs.
     kind: the device's kind as the profiler states it, such as `TPU v6 Lite`; empty if unknown.
     peak_flops: of a device per second, as the profiler states it; 0 if unknown.
+    epoch_ns: the first timestamp that counts from 1970; 0 if none does.
     notes: why parts are missing, in sentences.
     """
 
@@ -113,6 +114,7 @@ class Recorded:
     programs: Mapping[str, bytes] = field(default_factory=dict)
     kind: str = ""
     peak_flops: float = 0.0
+    epoch_ns: int = 0
     notes: tuple[str, ...] = ()
 
     def begin_at_zero(self) -> None:
@@ -127,12 +129,10 @@ class Recorded:
 
         plane: such as `/device:TPU:0`. line: such as `XLA Ops`.
         """
-        tpu = _TPU.fullmatch(plane)
-        kind = (_SPARSE_LINES if tpu and tpu[2] else LINES).get(line)
-        if tpu is None or kind is None:
+        if not (tpu := _TPU.fullmatch(plane)):
             return None
-        events: Events = getattr(self.device(tpu[1]), kind)
-        return events
+        kind = (_SPARSE_LINES if tpu[2] else LINES).get(line)
+        return getattr(self.device(tpu[1]), kind) if kind else None
 
     def device(self, name: str) -> DeviceEvents:
         """Return the device of a name, such as `TPU:0`, which is made if need be."""
@@ -178,18 +178,13 @@ def clean(text: str) -> str:
     return _FILE.sub(r"\1\2", _PATH.sub("", _CODE.sub("…", visible(text))))
 
 
-def place_of(path: str) -> str:
-    """Return the file and line of a path, without its folders, which may name a user."""
-    return visible(path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1])
-
-
 def about_of(name: str, facts: Mapping[str, object]) -> About:
     """Return what a profiler's statistics say of an operation.
 
     name: of the instruction, or its HLO line.
     facts: by XProf's names, such as `hlo_category`.
     """
-    text = str(facts.get("long_name", ""))
+    text, source = (str(facts.get(key, "")) for key in ("long_name", "source"))
     return About(
         instruction=clean(name.split(" = ")[0].lstrip("%")),
         category=clean(str(facts.get("hlo_category", ""))),
@@ -197,7 +192,7 @@ def about_of(name: str, facts: Mapping[str, object]) -> About:
         shape=clean(str(facts.get("shape_with_layout", ""))),
         flops=_number(facts, "model_flops", "flops"),
         bytes=_number(facts, "raw_bytes_accessed", "bytes_accessed"),
-        source=place_of(str(facts.get("source", ""))),
+        source=visible(source.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]),
         scope=clean(str(facts.get("tf_op", "")).rstrip(":")),
     )
 

@@ -31,22 +31,21 @@ def read_xspace(data: bytes) -> Recorded:
     if not space.planes:
         raise FileError(CORRUPT)
     del data
-    epoch: list[int] = []
-    host: bytes = b""
+    host = b""
     for packed in space.planes:
         plane = _decoded(Plane, packed)
         name = _text(plane.name)
         if name == METADATA:
             recorded.programs = {**recorded.programs, **dict(_programs(plane))}
         elif recorded.add_plane(name):
-            _read_device(plane, name, recorded, epoch)
+            _read_device(plane, name, recorded)
         elif name == HOST:
             host = packed
     if host and not recorded.devices and not recorded.others:
         _read_cpus(_decoded(Plane, host), recorded)
     if not recorded.programs:
         recorded.notes = (*recorded.notes, NO_HLO)
-    if epoch:
+    if recorded.epoch_ns:
         recorded.begin_at_zero()
     return recorded
 
@@ -96,8 +95,7 @@ def _programs(plane: Any) -> Iterator[tuple[str, bytes]]:
                 yield clean(_text(entry.value.name)), stat.data
 
 
-def _read_device(plane: Any, name: str, recorded: Recorded, epoch: list[int]) -> None:
-    """Read the lines of a device. epoch: the timestamp that others count from, once it is known."""
+def _read_device(plane: Any, name: str, recorded: Recorded) -> None:
     table = _PlaneTable.of(plane)
     facts = dict(_facts(plane.stats, table.statistics))
     recorded.kind = recorded.kind or clean(str(facts.get("device_type_string", "")))
@@ -108,10 +106,11 @@ def _read_device(plane: Any, name: str, recorded: Recorded, epoch: list[int]) ->
         events = recorded.events(name, _text(line.name))
         if events is None or not line.events:
             continue
-        if line.timestamp_ns > EPOCH_NS and not epoch:
-            epoch.append(line.timestamp_ns)
-        first = epoch[0] if line.timestamp_ns > EPOCH_NS else 0
-        _read_line(line, 1000 * (line.timestamp_ns - first), table, events)
+        since_ns = line.timestamp_ns
+        if since_ns > EPOCH_NS:
+            recorded.epoch_ns = recorded.epoch_ns or since_ns
+            since_ns -= recorded.epoch_ns
+        _read_line(line, 1000 * since_ns, table, events)
 
 
 def _read_cpus(plane: Any, recorded: Recorded) -> None:

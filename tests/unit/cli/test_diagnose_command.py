@@ -59,6 +59,10 @@ def test_a_folder_gets_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert names == {"diagnose.txt", "diagnose.json", "parts.csv", "timelines.png", "timelines.svg"}
 
 
+def test_the_prediction_is_optional_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "diagnose [OPTIONS] PROFILE [RUN.toml]\n" in said(["diagnose", "--help"], capsys)[1]
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -69,6 +73,7 @@ def test_a_folder_gets_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[
         ([PROFILE, "run.toml", "--slice", "v5e-4"], "write --set slice.name=v5e-4"),
         ([PROFILE, "--slice", "seven"], "'seven' is not the name of a slice"),
         ([PROFILE, PROFILE], "a profile of a run, which `tpusim diagnose` compares"),
+        ([PROFILE, "config.yml"], "a MaxText config is given as --maxtext config.yml"),
         ([PROFILE, "none.hlo"], "none.hlo: cannot be read"),
         ([HLO], "scan_mlp_v5e_2x2.hlo.gz: "),
     ],

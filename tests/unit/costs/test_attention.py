@@ -1,7 +1,9 @@
 """The steps of attention kernels, the blocks that they visit, and what a score takes."""
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +106,9 @@ def test_scores_take_about_what_the_compiler_schedules(
     )  # fmt: skip
     found = scores * block**2 * device.clock * device.tensor_cores
     assert found == pytest.approx(cycles, rel=0.09)
+    page = (Path(__file__).parents[3] / "docs/compiler.md").read_text("utf-8")
+    assert f"{cycles}" in page
+    assert re.search(rf"the equation of .* has .*\b{found:.0f}\b", page)
 
 
 def test_widths_round_up_to_the_array() -> None:

@@ -299,6 +299,9 @@ def test_a_folder_of_tensorboard_has_the_newest_profile(tmp_path: Path) -> None:
             (folder / f"{host}.xplane.pb").write_bytes(small_space().xspace())
         (folder / "t1v-n-0-w-0.trace.json.gz").write_bytes(small_space().trace())
     (tmp_path / "logs/run_b/plugins/profile/2026_01_11_21_26_41/z.xplane.pb").write_bytes(b"")
+    older = tmp_path / "logs/run_c/plugins/profile/2025_12_31_00_00_00"
+    older.mkdir(parents=True)
+    (older / "z.xplane.pb").write_bytes(b"")
     for given in (tmp_path / "logs", tmp_path / "logs/run_b", folder.parent, folder):
         profile = ts.read_profile(given)
         assert profile.name == "t1v-n-0-w-0.xplane.pb"
