@@ -10,6 +10,7 @@ from tpusim.calibration.estimate import Floats, Rows
 from tpusim.calibration.measured_steps import TrialFactors
 from tpusim.costs import CORE, cost_program
 from tpusim.diagnosis.diagnose import own_slice
+from tpusim.diagnosis.measured import measured_steps
 from tpusim.engine import run
 from tpusim.hardware import FACTORS, Chip, Placement, Slice, load_chip, parse_slice
 from tpusim.profiles import Profile
@@ -29,7 +30,8 @@ LEAST_S = 1e-6
 class ProfiledSteps:
     """The instructions of a profiled program, and what predicts them.
 
-    measured: the core's seconds of a step, by instruction: a mean of all steps and devices.
+    measured: the core's seconds of a step, by instruction: a mean of all steps and devices, without
+        steps that are slow for a reason of their own (`diagnosis`).
     """
 
     measured: Mapping[str, float]
@@ -109,11 +111,11 @@ class ProfiledSteps:
 
 
 def _measured(profile: Profile) -> dict[str, float]:
-    """Return the core's mean seconds of a step by instruction, without waits."""
-    table = profile.operations
+    """Return the core's mean seconds of a step by instruction, without waits and slow steps."""
+    table, typical = profile.operations, measured_steps(profile).typical[["device", "step"]]
     core = table[(table["program"] == profile.main) & ~table["asynchronous"] & ~table["wait"]]
-    steps = max(int((profile.steps["program"] == profile.main).sum()), 1)
-    found = core.groupby("instruction", observed=True)["self_ps"].sum() * (PS / steps)
+    core = core.merge(typical, on=["device", "step"])
+    found = core.groupby("instruction", observed=True)["self_ps"].sum() * (PS / len(typical))
     return {str(name): float(seconds) for name, seconds in found.items() if seconds >= LEAST_S}
 
 

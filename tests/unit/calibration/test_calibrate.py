@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from commands import run, said
 from noisy_steps import trial_of
-from synthetic_profiles import synthetic_profile
+from synthetic_profiles import Fault, synthetic_profile
 
 import tpusim as ts
 from tpusim.calibration.calibrate import learnt_from
@@ -116,6 +116,17 @@ def test_a_profile_becomes_factors(tmp_path: Path) -> None:
     assert (found.runs, found.steps, found.date) == (0, (), "2026-01-31")
     assert found.operations > 100
     assert ts.calibrate([ts.read_profile(path)], pod="v5p:2x2x1").factors == found.factors
+
+
+def test_a_slow_step_changes_no_factor(tmp_path: Path) -> None:
+    compiled = load(PROGRAM)
+    result = ts.simulate(compiled, pod=ts.Slice("v5p", "2x2x1"))
+    found = []
+    for name, faults in (("usual", []), ("slow", [Fault("straggling_step", 2, 4)])):
+        path = tmp_path / f"{name}.xplane.pb"
+        path.write_bytes(synthetic_profile(result, compiled, steps=5, devices=1, faults=faults))
+        found.append({factor: each.value for factor, each in ts.calibrate(path).factors})
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
 
 
 def test_what_is_impossible_is_clipped_and_said(tmp_path: Path) -> None:
