@@ -27,6 +27,7 @@ SLICE, HOST = re.compile(r"\d+(?:x\d+)+"), ("2", "2", "1")
 ON_CHIP = 1
 MB, ROUNDED = 1e6, 1e4
 """Bytes of a megabyte, and those to which the tables round."""
+MOST_DEVICES = 2**20
 MOST_MISSING = 6
 """No line lacks more operands."""
 
@@ -133,10 +134,15 @@ def _numbered(instruction: Instruction) -> Instruction:
 def _devices(attributes: str, chip: Chip) -> int:
     """Return the number of devices that a line's groups speak of, at least those of a chip."""
     listed = re.search(r"replica_groups=(\{\{.*?\}\})", attributes)
-    if listed:
-        return max(chip.devices, 1 + max(map(int, re.findall(r"\d+", listed[1])), default=0))
     counted = re.search(r"<=\[([\d,]+)\]", attributes)
-    return max(chip.devices, prod(map(int, counted[1].split(",")))) if counted else chip.devices
+    named = 1
+    if listed:
+        named += max(map(int, re.findall(r"\d+", listed[1])), default=0)
+    elif counted:
+        named = prod(map(int, counted[1].strip(",").split(",")))
+    if named > MOST_DEVICES:
+        raise ValueError(f"groups of {named} devices are more than any slice has")
+    return max(chip.devices, named)
 
 
 def _collective(module: HloModule, instruction: Instruction, chip: Chip, place: str) -> float:

@@ -73,6 +73,7 @@ def predicted_row(run: ModuleType, **cells: str) -> pd.Series:
         "% = bf16[8,128]{1,0} fusion(bf16[8,12",
         "% = (f32[8]{0}, f32[8]{0}) custom-call(f32[8]{0} %, (n=2; hbm 1.00 MB vmem 0.00 MB)",
         "% = bf16[8,128]{1,0} all-reduce(bf16[8,128]{1,0} %), replica_groups={{0,",
+        "% = bf16[8]{0} all-reduce(bf16[8]{0} %), replica_groups=[1,2]<=[299999999999], to_apply=%",
         "% = bf16[8,128]{1,0:T(8,128)} unknown-opcode(bf16[8,128]{1,0:T(8,128)} %)",
         "% = s32[]{:T(128)} copy(s32[]{:T(128)} %)",
     ],
