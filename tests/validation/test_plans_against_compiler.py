@@ -51,7 +51,12 @@ def check(found: Errors, bounds: Errors) -> None:
 
 
 def test_plans_are_as_near_to_their_programs_as_was_reached() -> None:
-    check(errors(twins()[::12]), Errors(step=0.06, step_p90=0.205, hbm=0.048, hbm_p90=0.205))
+    """Programs have the seconds of the costs at their compilation; those of plans have moved since.
+
+    When attention was costed by kernel, and v6e and 7x by their operations, the 90th percentile of
+    steps went from 0.204 to 0.207 for that reason alone.
+    """
+    check(errors(twins()[::12]), Errors(step=0.06, step_p90=0.208, hbm=0.048, hbm_p90=0.205))
 
 
 @pytest.mark.thorough
