@@ -59,7 +59,7 @@ def test_the_assumed_constants_of_v2_by_hand() -> None:
     parts = (
         0.2 * log(0.9 / 0.25) / 2,
         0.2 * log(5.73 / 1.43) / 2,
-        0.1 * log(0.45 / 0.18) / 2,
+        0.1 * log(0.95 / 0.55) / 2,
         0.4 * log(1.0 / 0.9) / 2,
     )
     assert assumed_spread(run) == pytest.approx(hypot(*parts))
