@@ -19,6 +19,9 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+PROFILED = {"Diagnosis", "Profile", "calibrate", "diagnose", "read_profile"}
+
+
 def modules_of(statement: str) -> set[str]:
     """All modules that a fresh process has loaded after `statement`."""
     code = f"{statement}\nimport sys; print('loaded', *sys.modules)"
@@ -36,13 +39,20 @@ def loaded_by(statement: str) -> set[str]:
     "statement",
     [
         "import tpusim",
-        "import tpusim as ts; [getattr(ts, name) for name in ts.__all__]",
+        f"import tpusim as ts; [getattr(ts, name) for name in set(ts.__all__) - {PROFILED}]",
         f"from tpusim.cli.main import run; run(['simulate', {str(FLAGSHIP)!r}, '--stats'])",
         "from tpusim.cli.main import run; run(['chips'])",
     ],
 )
 def test_nothing_heavy_is_loaded(statement: str) -> None:
     assert loaded_by(statement) == set()
+
+
+def test_names_of_profiles_load_pandas_alone() -> None:
+    """A profile and what is found in it are tables, so who asks for them needs pandas."""
+    assert loaded_by(f"import tpusim as ts; [getattr(ts, name) for name in {PROFILED}]") == {
+        "pandas"
+    }
 
 
 def test_the_probe_sees_what_is_loaded() -> None:
