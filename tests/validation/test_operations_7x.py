@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pandas as pd
 import pytest
+from scripts import EXPERIMENTS, script
 
-from tests.scripts import EXPERIMENTS, script
 from tpusim.costs import collective_seconds
 from tpusim.hardware import DIE, Slice, Span
 from tpusim.program import CollectiveKind

@@ -1,8 +1,7 @@
 """Single lines of HLO, as profilers record them."""
 
 import pytest
-
-from tests.scripts import EXPERIMENTS, script
+from scripts import EXPERIMENTS, script
 
 read_instruction = script(EXPERIMENTS / "operations/instruction_line.py").read_instruction
 

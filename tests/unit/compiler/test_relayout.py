@@ -1,8 +1,8 @@
 """Memory tiles that pass through the cross-lane unit, of relayouts in profiles of tpu-inference."""
 
 import pytest
+from scripts import EXPERIMENTS, script
 
-from tests.scripts import EXPERIMENTS, script
 from tpusim.compiler.work.relayout import (
     MOVED_WEIGHT,
     ROWS_WEIGHT,

@@ -1,8 +1,8 @@
 """Kernels of inference without a body, by their shapes."""
 
 import pytest
+from scripts import EXPERIMENTS, script
 
-from tests.scripts import EXPERIMENTS, script
 from tpusim.compiler.work.instruction_work import instruction_work
 from tpusim.program import CombinedWork, MatmulWork, VectorWork, Work
 
