@@ -62,10 +62,10 @@ def reported_heap(program: Program) -> float:
     """Return `temp_size_in_bytes` of `memory_analysis()`, which counts a part of the heap twice.
 
     Where one loop hands stacks to another, that is what lies above the most that is held through a
-    loop: what is there when it starts and still when it has ended. So it is in 11 of 11 programs
-    for v6e with libtpu 0.0.42.1 (one of them MaxText's), to 0.1 MiB, and in one with 0.0.20; a
-    twelfth, whose loop over offloaded tensors has its last iteration apart, counts less. In 4 of 4
-    programs without such loops it is the heap alone, and so it is everywhere with 0.0.52.
+    loop: what is there when it starts and still when it has ended. The rule is inferred from 11
+    programs for v6e (libtpu 0.0.42.1, one of them MaxText's), of which the last two to be checked
+    agree within 0.2 MiB; one whose loop over offloaded tensors has its last iteration apart counts
+    less. In 4 of 4 programs without such loops it is the heap alone, and so it is with 0.0.52.
     """
     heap = program_heap(program)
     loops = [op for op in program.body if isinstance(op, Loop)]
