@@ -167,7 +167,7 @@ def plot_ratios(found: "DataFrame") -> "Axes":
         f"published: {published:.1f} (size not given)", (1, published), ha="right", va="bottom",
         xycoords=("axes fraction", "data"), xytext=(-2, 3), textcoords="offset points", fontsize=9,
     )  # fmt: skip
-    ax.set(xscale="log", ylim=(0, 2.9), xlabel="parameters [billions]",
+    ax.set(xscale="log", ylim=(0, 3.2), xlabel="parameters [billions]",
            ylabel="times as fast")  # fmt: skip
     ax.set_xticks(billions, [f"{size:.0f}" for size in billions])
     ax.minorticks_off()
