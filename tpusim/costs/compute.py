@@ -13,6 +13,7 @@ from tpusim.program import (
     Number,
     VectorWork,
     equivalent_matmul,
+    grid_steps,
     largest,
     power_sum,
     round_up,
@@ -141,7 +142,7 @@ def matmul_seconds(
 
     share: of the rate of a matmul alone that the array keeps.
     overlap: p; None for that of a matmul alone.
-    array: see `array_seconds`.
+    array: see `array_seconds`; of a grouped kernel with `kernel_step` for each step of its grid.
     epilogue: the vector operations fused into the matmul.
     q: the chip's `epilogue_overlap`, how well they hide behind the array; 1 if not at all.
     memory: operands at `matmul_read` of HBM's bandwidth and the result at `copy_bandwidth`, beside
@@ -155,7 +156,8 @@ def matmul_seconds(
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
     whole, costs = equivalent_matmul(work, device.tensor_cores), device.costs
-    array = array_seconds(*whole, work.dtype, device) / share
+    steps = grid_steps(work, device.tensor_cores)
+    array = array_seconds(*whole, work.dtype, device) / share + steps * costs.kernel_step
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     if costs.matmul_read is not None:
         read = work.read_bytes / (device.hbm_bandwidth * costs.matmul_read)

@@ -12,9 +12,11 @@ from tpusim.program import (
     SUBLANES,
     Flops,
     Number,
+    Pass,
     Work,
     grouped_bytes_read,
     sublane_tiles,
+    tokamax_tiles,
 )
 
 Buffers = Mapping[str, Buffer]
@@ -41,7 +43,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if not op.ragged:
                 return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue)
             ragged = "k" if "slot" not in op.output.dims else "m"
-            tiles = tuple(_tile(group, sizes) for group in dims[1:])
+            tiles = _tiles(op, dims[1:], (batch, m, k, n), sizes)
             item = sizes.itemsize(op.lhs.dtype)
             read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles)
             return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged, tiles)
@@ -117,6 +119,28 @@ def _matrix_dims(op: graph.Einsum) -> tuple[list[str], list[str], list[str], lis
     k = [d for d in dims if d not in out]
     n = [d for d in dims if d in right and d not in left and d in out]
     return (batch, n, k, m) if op.ragged and op.output.dims[-1] in m else (batch, m, k, n)
+
+
+def _tiles(
+    op: graph.Einsum,
+    groups: Sequence[Sequence[str]],
+    extents: tuple[Number, Number, Number, Number],
+    sizes: Sizes,
+) -> tuple[Number, ...]:
+    """Return the tiles of m, k and n of a grouped kernel: those of the plan, or Tokamax's own.
+
+    groups: dimensions of m, k and n.
+    extents: of the batch and of m, k and n.
+    """
+    if sizes.tiles:
+        return tuple(_tile(group, sizes) for group in groups)
+    batch, m, k, n = extents
+    small = is_quantised(op)
+    if "slot" not in op.output.dims:
+        rows, height, width = tokamax_tiles(batch * k, m, n, "weights", batch, small)
+        return height, rows, width
+    direction: Pass = "rows" if op.phase is Phase.BACKWARD else "forward"
+    return tokamax_tiles(batch * m, k, n, direction, batch, small)
 
 
 def _tile(dims: Sequence[str], sizes: Sizes) -> int:

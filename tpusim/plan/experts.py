@@ -33,8 +33,8 @@ class Experts:
         decides. Only where nothing is dropped.
     seed: of the one draw that all layers share.
     tiles: of the grouped kernels of sorted tokens: rows, and elements of `embed` and of the
-        experts' width (MaxText's `tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`). Kernels
-        compute whole tiles.
+        experts' width (MaxText's `tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`); empty for
+        those that Tokamax's kernels choose on 7x (`use_tokamax_gmm`). Kernels compute whole tiles.
     """
 
     capacity_factor: float = 0.0
@@ -100,15 +100,17 @@ class Experts:
         if self.skew:
             yield f"skew {self.skew:g} of seed {self.seed}"
         if self.tiles != DEFAULT_TILES:
-            yield f"tiles of {' x '.join(map(str, self.tiles))}"
+            yield f"tiles of {' x '.join(map(str, self.tiles)) or 'Tokamax'}"
 
 
 def _checked_tiles(tiles: Sequence[int]) -> tuple[int, ...]:
-    """Return the tiles as a tuple. Raise PlanError if they are not three whole multiples of 8."""
-    given: tuple[int, ...] = tuple(tiles) if is_list(tiles) else ()
-    if len(given) != 3 or not all(type(one) is int and one > 0 and one % 8 == 0 for one in given):
+    """Return the tiles as a tuple: none, or three whole multiples of 8, or raise PlanError."""
+    given: tuple[int, ...] = tuple(tiles) if is_list(tiles) else (0,)
+    whole = all(type(one) is int and one > 0 and one % 8 == 0 for one in given)
+    if not whole or len(given) not in (0, 3):
         raise PlanError(
             f"plan.experts.tiles is {tiles!r}; write three multiples of 8: rows, elements of embed "
-            "and elements of the experts' width, such as [512, 1024, 1024]"
+            "and elements of the experts' width, such as [512, 1024, 1024], or [] for those that "
+            "Tokamax chooses"
         )
     return given

@@ -34,7 +34,7 @@ class MatmulWork:
     write_bytes: Number
     epilogue_flops: Number = 0
     ragged: str = ""
-    tiles: tuple[int, ...] = ()
+    tiles: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ RECIPES = {
         "tpu7x-4x4x8", "model_name=deepseek3-671b", "per_device_batch_size=8.0",
         "max_target_length=4096", "remat_policy=custom", "decoder_layer_input=offload",
         "opt_type=adamw", "mu_dtype=bfloat16", "grad_dtype=bfloat16", "megablox=True",
-        "sparse_matmul=True", "use_custom_sort_vjp=True", "attention=flash", *LARGE_BLOCKS, FUSED,
+        "sparse_matmul=True", "use_custom_sort_vjp=True", "use_tokamax_gmm=True", "attention=flash",
+        *LARGE_BLOCKS, FUSED,
     ),
     "mt-v5e-128b-16x": (
         "v5e-256", "num_slices=16", "per_device_batch_size=1", "ici_tensor_parallelism=16",
