@@ -9,6 +9,7 @@ from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
 from tpusim.program import (
+    LANES,
     SUBLANES,
     Flops,
     Number,
@@ -391,6 +392,11 @@ def _routing(op: graph.TokenRouting, split: Mapping[str, Axes], sizes: Sizes) ->
     6, and what is to be summed, in f32 (DeepSeek-V2-Lite, 6 of 64 experts, and Mixtral, 2 of 8, on
     v5p; Gemma 4, 8 of 128 on 7x, has none; libtpu 0.0.42.1).
 
+    With a scatter as the sort's gradient rows are picked in the order of their tokens, as ever, and
+    then added one after another (`_added_pieces`). They are picked from the tokens themselves, so
+    neither the dispatch nor its gradient has a row for each choice (MaxText of February 2025, v5p,
+    14 of 56 experts, libtpu 0.0.11.1).
+
     A conversion, a multiplication and an addition each element of a slot; the sort of the experts'
     numbers is not counted.
     """
@@ -404,6 +410,7 @@ def _routing(op: graph.TokenRouting, split: Mapping[str, Axes], sizes: Sizes) ->
     stored = rows * sublane_tiles(choices) / choices
     summed = stored * SUM_BYTES / item if copied else rows
     pick, picks = (rows, rows), 2 if op.dispatch and op.weighted else 1
+    added: Number = 0
     if op.dispatch:
         passes = [(own, stored), *([(stored, rows)] if copied else []), pick]
         if op.weighted:
@@ -411,9 +418,32 @@ def _routing(op: graph.TokenRouting, split: Mapping[str, Axes], sizes: Sizes) ->
     else:
         terms = summed if op.weighted else stored
         passes = [pick, *([(rows, terms)] if copied else []), (terms, own)]
+    if sizes.scatters and not op.weighted:
+        passes = [pick] if op.dispatch else [pick, (rows, own)]
+        added = 0 if op.dispatch else _added_pieces(elements, 1 / choices)
+    elif sizes.scatters and op.dispatch:
+        passes.append((rows, rows))
+        added = _added_pieces(elements, 1)
     return program.VectorWork(
         sum(read for read, _ in passes),
         sum(written for _, written in passes),
         0.0 if op.dispatch and not op.weighted else (6 if op.dispatch else 3) * elements,
         gathered=2 * rows * picks,
+        added=added,
     )
+
+
+ROWS_ADDED, ROWS_HELD = 384, 224
+"""Rows that a scatter reads at once, and rows of its result that it holds meanwhile."""
+
+
+def _added_pieces(elements: Number, results: float) -> Number:
+    """Return the pieces of 128 elements that a scatter of rows goes through.
+
+    results: rows of the result for each one added.
+
+    The rows come in the order of their indices. For each 384 of them, and again for each 224 rows
+    of the result that it comes to, the core goes through all 384, and adds those that belong there
+    (rows of 4096 on v5p, libtpu 0.0.11.1 and 0.0.42.1).
+    """
+    return elements / LANES * (1 + results * ROWS_ADDED / ROWS_HELD)

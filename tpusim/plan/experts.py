@@ -10,6 +10,7 @@ from tpusim.base.value_checks import check_words, is_list, is_number
 
 Dispatch: TypeAlias = Literal["", "sort", "one_hot"]
 ExpertExchange: TypeAlias = Literal["all-to-all", "gather", "ring"]
+SortGradient: TypeAlias = Literal["gather", "scatter"]
 DEFAULT_TILES = (512, 1024, 1024)
 """Tiles of MaxText's kernels, unless a config says otherwise (its base.yml)."""
 
@@ -25,6 +26,9 @@ class Experts:
     exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each device
         gathers all tokens, picks those of its experts, and results are scattered; or `ring`, a
         gather in a collective matmul for the dispatch, and an all-to-all for the combine.
+    sort_gradient: how the gradient of sorted tokens finds its way back: by a `gather` in the
+        inverse order (MaxText's `use_custom_sort_vjp`), or a `scatter`, JAX's own gradient of
+        picking rows, which adds one row after the other (MaxText until the middle of 2025).
     buffer: capacity of a device, in rows over the mean, for its experts where nothing is dropped:
         shapes are fixed, so passes through HBM and memory have all rows, and only grouped kernels
         skip the empty ones. 0 has capacity for all rows that could arrive (MaxText's
@@ -40,6 +44,7 @@ class Experts:
     capacity_factor: float = 0.0
     dispatch: Dispatch = ""
     exchange: ExpertExchange = "all-to-all"
+    sort_gradient: SortGradient = "gather"
     buffer: float = 0.0
     skew: float = 0.0
     seed: int = 0
@@ -95,6 +100,8 @@ class Experts:
             yield f"dispatch by {self.dispatch}"
         if self.exchange != "all-to-all":
             yield f"experts by {self.exchange}"
+        if self.sort_gradient != "gather":
+            yield f"gradients of the sort by {self.sort_gradient}"
         if self.buffer:
             yield f"buffers x{self.buffer:g}"
         if self.skew:
