@@ -34,7 +34,7 @@ OTHER: dict[str, Any] = {
     "attention_backward": "one-kernel",
     "attention_library": "tokamax",
     "input_s": 0.5, "loop": "synchronous", "capacity_factor": 1.25, "dispatch": "sort",
-    "expert_exchange": "ring", "expert_buffer": 1.5, "expert_skew": 0.5, "seed": 3,
+    "expert_exchange": "ring", "expert_sort_gradient": "scatter", "expert_buffer": 1.5, "expert_skew": 0.5, "seed": 3,
     "expert_tiles": (256, 2048, 1536),
     "schedule": "gpipe", "virtual_stages": 2, "stage_layers": (1, 2),
     "without_passes": ("prefetch",),
