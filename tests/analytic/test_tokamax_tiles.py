@@ -14,8 +14,8 @@ CHOSEN = [
     ((512, 2816, 704), (512, 2816, 704), (512, 704, 2816), (512, 2816, 704)),
     ((65536, 4096, 14336), (128, 4096, 896), (128, 896, 4096), (1024, 128, 3584)),
 ]
-"""Rows, k and n of the forward kernel; tiles of m, k and n of it, of the gradient of the rows and of
-that of the matrices (`_get_heuristics_config` of tokamax 0.0.17, called with 7x's VMEM)."""
+"""Rows, k and n of the forward kernel; tiles of m, k and n of it, of the gradient of the rows and
+of that of the matrices (`_get_heuristics_config` of tokamax 0.0.17, called with 7x's VMEM)."""
 
 
 @pytest.mark.parametrize(("shape", "forward", "rows", "weights"), CHOSEN)

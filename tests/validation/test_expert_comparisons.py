@@ -41,8 +41,9 @@ def test_many_choices_of_narrow_experts_lose_half_of_the_mfu() -> None:
 
     FLOPs are equal. Seven times the rows are sorted, and their gradients scattered.
     """
-    (many, many_s), (few, few_s) = both("gh-30-mixtral-56x2048-v5p-64"), both(
-        "gh-30-mixtral-8x14336-v5p-64"
+    (many, many_s), (few, few_s) = (
+        both("gh-30-mixtral-56x2048-v5p-64"),
+        both("gh-30-mixtral-8x14336-v5p-64"),
     )
     assert few_s / many_s < 0.56
     assert 0.45 < few / many < 0.7

@@ -5,7 +5,7 @@ from plans import flat, plan_of, program_of, small
 
 from tpusim.base.errors import ModelError
 from tpusim.hardware import Slice
-from tpusim.models import EncoderDecoder
+from tpusim.models import EncoderDecoder, SelfAttention
 from tpusim.program import AttentionWork, Compute
 from tpusim.simulation import simulate
 
@@ -18,7 +18,9 @@ def test_a_layer_without_attention_has_neither_its_kernel_nor_its_weights() -> N
     whole, bare = small(), small(attention="none")
     width = whole.head_dim
     projections = whole.embed * width * (2 * whole.heads + 2 * whole.kv_heads)
-    assert whole.num_params - bare.num_params == whole.layers * (projections + whole.embed)
+    assert whole.parameter_count - bare.parameter_count == whole.layers * (
+        projections + whole.embed
+    )
     names = [op.name for op, _ in flat(program_of(bare, PLAN, POD).body) if isinstance(op, Compute)]
     assert not any("attn" in name or "wq" in name for name in names)
     works = [op.work for op, _ in flat(program_of(bare, PLAN, POD).body) if hasattr(op, "work")]
@@ -35,5 +37,5 @@ def test_any_layer_may_be_without(keys: dict[str, object]) -> None:
 def test_a_decoder_that_reads_an_encoder_needs_attention() -> None:
     with pytest.raises(ModelError, match="a decoder reads its encoder by attention; write 'dot'"):
         EncoderDecoder(
-            layers=2, embed=64, mlp=128, heads=2, vocab=256, attention={"kernel": "none"}
+            layers=2, embed=64, mlp=128, heads=2, vocab=256, attention=SelfAttention(kernel="none")
         )
