@@ -86,7 +86,8 @@ def _halved(
     """Return a side halved, in whole lanes, until all blocks fit or it is 128."""
     tile = sides[side]
     for _ in range(_HALVINGS):
-        over = takes(**(sides | {side: tile})) - KERNEL_BYTES
+        m, k, n = (sides | {side: tile}).values()
+        over = takes(m, k, n) - KERNEL_BYTES
         too_large = smallest(1, largest(0, over))
         half = largest(LANES, tile // 2 // LANES * LANES)
         tile = tile + too_large * (smallest(tile, half) - tile)
