@@ -148,3 +148,33 @@ def test_rows_are_picked_as_their_schedule_has_it(chip: str) -> None:
     seconds = bundles / device.clock + max(0, 2 * row / rate - starts / device.clock)
     seconds += row / rate + 2 * 0.5e-6
     assert device.costs.gather_efficiency == pytest.approx(2 * row / rate / seconds, rel=0.03)
+
+
+@pytest.mark.parametrize("capacity", [0.0, 2.0])
+def test_each_row_of_sorted_experts_picks_its_bias(capacity: float) -> None:
+    """Rows of biases are picked, written and read again, and their gradients added one by one.
+
+    Experts with a capacity are a batch of matmuls, whose biases are repeated as they are read.
+    """
+    model = small(experts=16, experts_per_token=8, expert_mlp=128, mlp_bias=True)
+    plan = plan_of({"fsdp": 4}, capacity_factor=capacity, dispatch="sort")
+    works = {
+        op.name: op.work
+        for op, _ in flat(any_program_of(model, plan, POD).body)
+        if isinstance(op, Compute) and isinstance(op.work, VectorWork) and "bias" in op.name
+    }
+    tokens = plan.global_batch * plan.seq_len // 4
+    picked = {name: work.gathered for name, work in works.items() if work.gathered}
+    added = {name: work.added for name, work in works.items() if work.added}
+    if capacity:
+        assert not picked
+        assert not added
+        return
+    ins, out = (8 * tokens * width * BF16 for width in (128, model.embed))
+    assert picked["layer/expert_wi_0_biased"] == picked["layer/expert_wi_1_biased"] == 2 * ins
+    assert picked["layer/expert_wo_mlp_biased"] == 2 * out
+    forward = works["layer/expert_wo_mlp_biased"]
+    assert forward.write_bytes == 2 * out
+    assert forward.read_bytes == 3 * out + 16 * model.embed * BF16
+    pieces = sorted(8 * tokens * width / 128 * 0.127 for width in (128, 128, model.embed))
+    assert sorted(added.values()) == pytest.approx(pieces)

@@ -6,7 +6,7 @@ from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
 from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
-from tpusim.lowering.routing_work import routing_work
+from tpusim.lowering.routing_work import routing_work, with_picked_bias
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
 from tpusim.program import (
@@ -64,7 +64,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if op.scatters:
                 return _scatter_of_elements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
-            return program.VectorWork(spare * read, spare * written, spare * flops)
+            whole = program.VectorWork(spare * read, spare * written, spare * flops)
+            return with_picked_bias(op, whole, split, sizes)
     raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
 
 
