@@ -78,8 +78,6 @@ MEANINGS = {
     "its uplink; at least 1",
     "clock": 'clock of the cores, such as `"1.9 GHz"`, where power holds them below the chip\'s '
     "own: matrix and vector units slow down with it, HBM and links do not",
-    "power_state": "power state of the cores (`xla_tpu_dvfs_p_state`), where it is not the "
-    "default: 7, the highest, of 7x",
     "slow": "chips, links and slices that are slower than the others: lists of tables, see below",
     "calibration": "the path of a file that `ts.calibrate` or the command wrote, relative to the "
     "run file: factors from your own measurements ([calibration.md](calibration.md))",
@@ -89,7 +87,6 @@ SLICE_DEFAULTS = {
     "twisted": "false",
     "dcn_oversubscription": "1.0",
     "clock": "the chip's",
-    "power_state": "the default",
     "slow": "none",
     "calibration": "none",
 }

@@ -320,7 +320,7 @@ def test_a_grouped_kernel_steps_over_tiles_of_rows_sums_and_columns(
 def test_a_step_of_a_grouped_kernel_takes_as_long_as_one_of_attention() -> None:
     """`kernel_step` beside the array, so default tiles take longer for 1536 columns than wide ones.
 
-    Measured steps of Hunyuan 3 on 7x, most of which are such kernels: 1.17 and 1.19.
+    Measured steps of Hunyuan 3 on 7x, half of which are such kernels: 1.17 and 1.19.
     """
     chip = load_chip("7x")
     device, free = chip.device, chip.replace(kernel_step=0.0).device

@@ -18,13 +18,13 @@ def both(name: str, *overrides: str) -> tuple[float, float]:
 
 
 def test_default_tiles_cost_as_much_as_measured() -> None:
-    """Hunyuan 3 on 64 chips of 7x, default tiles over tuned ones: 1.19 measured, 1.17 here.
+    """Hunyuan 3 on 64 and 256 chips of 7x, default tiles over tuned ones: 1.19 and 1.17 measured.
 
-    Without a time for each step of the grid it is 1.09.
+    Without a time for each step of the grid it is 1.09 and 1.07.
     """
-    (default, default_s), (tuned, tuned_s) = both("hy3-7x-64-pdb8"), both("hy3-7x-64-pdb8-tile")
-    assert default_s / tuned_s > 1.15
-    assert default / tuned > 1.14
+    for name in ("hy3-7x-64-pdb8", "hy3-7x-256-dp4-pdb8"):
+        (default, default_s), (tuned, tuned_s) = both(name), both(f"{name}-tile")
+        assert abs(default / tuned / (default_s / tuned_s) - 1) < 0.015
 
 
 def test_tiles_of_many_columns_leave_a_core_of_v5p_idle() -> None:
@@ -53,10 +53,10 @@ def test_many_choices_of_narrow_experts_lose_half_of_the_mfu() -> None:
     assert wide / narrow > 0.75
 
 
-def test_the_highest_power_state_earns_what_it_did() -> None:
-    """Hunyuan 3 with 12 sequences a device of 7x: 23.54 s by default, 21.67 in state 7."""
+def test_a_lower_clock_costs_what_it_did() -> None:
+    """Hunyuan 3 with 12 sequences a device of 7x: 23.54 s in state 3, taken as 1.92 GHz, and 21.67
+    in the highest.
+    """
     fast = both("hy3-7x-64-pdb12-dvfs7")[0]
-    path = MEASURED / "runs" / "later" / "hy3-7x-64-pdb12-dvfs7.toml"
-    run = ts.read_run(path)
-    default = ts.simulate(run.model, run.plan, ts.Slice("7x", "4x4x4")).step_time_s
-    assert abs(default / fast - 23.54 / 21.67) < 0.015
+    slow = both("hy3-7x-64-pdb12-dvfs7", "slice.clock=1.92 GHz")[0]
+    assert abs(slow / fast - 23.54 / 21.67) < 0.015

@@ -31,9 +31,6 @@ from tpusim.hardware.slice_rules import SliceRules
 LEAST_CLOCK = 1e6
 """Hz; a number below it is of another unit."""
 
-HIGHEST_POWER = 7
-"""The highest power state (`xla_tpu_dvfs_p_state`)."""
-
 DTYPES = ("bf16", "f32", "int8", "fp8", "int4")
 
 _SHARED_BY_DEVICES = (
@@ -112,8 +109,6 @@ class CostConstants:
     lane_crossing: seconds of a memory tile in the cross-lane unit.
     die_launch: seconds before the first byte of a collective between the devices of a chip moves,
         if it is not `collective_launch`.
-    highest_power: rate of the cores in the highest power state over that of the default one, in
-        which all other constants are.
     """
 
     ici_efficiency: float = field(metadata=SHARED)
@@ -148,7 +143,6 @@ class CostConstants:
     hbm_read: float | None = field(default=None, metadata=SHARED)
     convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
     matmul_overlap_in_step: float | None = field(default=None, metadata={"unit": EXPONENT})
-    highest_power: float | None = field(default=None, metadata={"unit": FACTOR})
     calibrated_times: tuple[tuple[str, float], ...] = ()
 
     def time_of(self, kind: str | None) -> float:
@@ -223,9 +217,7 @@ class Chip:
     host_chips, host_cpus, host_bytes: chips that share a host, and the host's vCPUs and memory.
     power: mean watts in use; None if not published.
     price: USD an hour on demand; None if not published.
-    clock_share: the clock over the chip's own (`at_clock`), by which peaks are lowered too, or the
-        rate of the cores in their power state over that of the default one (`at_power`).
-    power_state: of the cores (`xla_tpu_dvfs_p_state`); None for the default one.
+    clock_share: the clock over the chip's own (`at_clock`), by which peaks are lowered too.
     ici_shares: bandwidth of the links along each torus dimension over `ici_bandwidth`, where a
         what-if makes them differ (`with_ici`); () where all are alike.
     costs: constants of the cost model.
@@ -263,7 +255,6 @@ class Chip:
     power: float | None = field(default=None, metadata={"unit": "W"})
     price: float | None = field(default=None, metadata=OR_ZERO | {"unit": "USD/h"})
     clock_share: float = 1.0
-    power_state: int | None = None
     ici_shares: tuple[float, ...] = ()
     costs: CostConstants
     compiler: CompilerRules | None = None
@@ -348,38 +339,7 @@ class Chip:
                 f"{self.clock / 1e9:g} GHz; write a clock up to that with its unit, such as "
                 f"'{0.9 * self.clock / 1e9:.3g} GHz'"
             )
-        return dataclasses.replace(self._cores_at(hertz / self.clock), clock=hertz)
-
-    def at_power(self, state: int) -> "Chip":
-        """Return the chip with its cores in a power state (`xla_tpu_dvfs_p_state`).
-
-        The highest, 7, is known, of 7x: matrix, vector and cross-lane units are faster by
-        `highest_power` than by default, and so are the steps of kernels. Peaks of an MFU are those
-        of the chip in any state.
-
-        Raise HardwareError for other states, and for chips whose states were not measured.
-
-        >>> from tpusim.hardware import load_chip
-        >>> load_chip("7x").at_power(7).vpu_flops / load_chip("7x").vpu_flops
-        1.15
-        """
-        if state == self.power_state:
-            return self
-        faster = self.costs.highest_power
-        if faster is None:
-            raise HardwareError(
-                f"power_state is {state!r}, but {self.name} was not measured in any but its "
-                "default one; leave it out, or write the clock of the cores"
-            )
-        if state != HIGHEST_POWER:
-            raise HardwareError(
-                f"power_state is {state!r}, but of {self.name} only {HIGHEST_POWER}, the highest, "
-                f"was measured beside the default; write {HIGHEST_POWER}, or leave it out"
-            )
-        return dataclasses.replace(self._cores_at(faster), power_state=state)
-
-    def _cores_at(self, share: float) -> "Chip":
-        """Return the chip with its cores so many times as fast."""
+        share = hertz / self.clock
         peaks = {dtype: rate * share for dtype, rate in self.flops.items()}
         crossing = self.costs.lane_crossing
         slower = None if crossing is None else crossing / share
@@ -388,6 +348,7 @@ class Chip:
             costs=dataclasses.replace(
                 self.costs, lane_crossing=slower, kernel_step=self.costs.kernel_step / share
             ),
+            clock=hertz,
             flops=PeakRates.of(peaks),
             vpu_flops=self.vpu_flops * share,
             clock_share=self.clock_share * share,

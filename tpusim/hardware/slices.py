@@ -47,7 +47,6 @@ class Slice:
     dcn_oversubscription: bandwidth of the NICs of a slice's hosts over that of its uplink to the
         data centre network; at least 1.
     clock: Hz of the chips' cores, where it is not the chip's own (`Chip.at_clock`); else None.
-    power_state: of the cores, where it is not the default one (`Chip.at_power`); else None.
     slow: chips, links and slices that are slower than the others, as a table of lists such as
         `{"chips": [{"at": [0, 0, 0], "compute": 0.5}]}`; see `SlowParts`.
     calibration: what `ts.calibrate` learnt of the chip, or the path of its file; the chip has it.
@@ -77,7 +76,6 @@ class Slice:
         clock: str | float | None = None,
         slow: Any = None,
         calibration: Calibration | str | Path | None = None,
-        power_state: int | None = None,
     ) -> None:
         if shape is None:
             chip, shape = _named(chip)
@@ -87,7 +85,6 @@ class Slice:
                 f"{whole[1]!r}"
             )
         chip = load_chip(chip) if not isinstance(chip, Chip) else chip
-        chip = chip if power_state is None else chip.at_power(power_state)
         chip = chip if clock is None else chip.at_clock(clock)
         if calibration is not None:
             chip = chip.calibrated(_calibration(calibration))
@@ -117,7 +114,6 @@ class Slice:
         clock: str | float | None = None,
         slow: Any = None,
         calibration: Calibration | str | Path | None = None,
-        power_state: int | None = None,
     ) -> "Slice":
         """Return the slice of a name, in its default, most cube-like shape.
 
@@ -128,8 +124,7 @@ class Slice:
         Raise HardwareError for a name that no slice has.
         """
         chip, shape = _named(name)
-        how = (dcn_oversubscription, clock, slow, calibration, power_state)
-        return cls(chip, shape, num_slices, twisted, *how)
+        return cls(chip, shape, num_slices, twisted, dcn_oversubscription, clock, slow, calibration)
 
     def changed(self, *, chip: Chip | None = None, shape: str = "", num_slices: int = 0) -> "Slice":
         """Return the slice with other chips, another shape or more slices; all else as it is."""
@@ -141,11 +136,6 @@ class Slice:
             clock=self.clock,
             slow=self.slow,
         )
-
-    @property
-    def power_state(self) -> int | None:
-        """The power state of the cores, where it is not the default one."""
-        return self.chip.power_state
 
     @property
     def healthy(self) -> "Slice":
@@ -212,9 +202,8 @@ class Slice:
         ratio = self.dcn_oversubscription
         dcn = f", DCN oversubscribed {ratio:g}:1" if ratio > 1 else ""
         clock = "" if self.clock is None else f", cores at {self.clock / 1e9:g} GHz"
-        power = "" if self.power_state is None else f", power state {self.power_state}"
         slow = f", slow: {self.slow}" if self.slow else ""
-        return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}{power}{slow}"
+        return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}{slow}"
 
     def __str__(self) -> str:
         found = self.chip.calibration

@@ -131,7 +131,7 @@ def _experts_of(config: MaxTextConfig) -> dict[str, Any]:
     buffer = 0.0 if capacity else max(config.table["ragged_buffer_factor"], 0.0)
     tiles = [config.size(f"wi_tile_fwd_{side}") for side in ("batch_seq", "embed_dim", "mlp_dim")]
     own = config.flag("use_tokamax_gmm")
-    kernels = {} if capacity else {"expert_tiles": [] if own else tiles}
+    kernels: dict[str, Any] = {} if capacity else {"expert_tiles": [] if own else tiles}
     if config.flag("sparse_matmul") and not config.flag("use_custom_sort_vjp"):
         kernels |= {"expert_sort_gradient": "scatter"}
     return {"capacity_factor": capacity, "expert_buffer": buffer, **exchange, **kernels}

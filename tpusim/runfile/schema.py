@@ -122,7 +122,6 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "twisted": bool,
     "dcn_oversubscription": float,
     "clock": Clock,
-    "power_state": int,
     "slow": SlowTable,
     "calibration": str,
 }

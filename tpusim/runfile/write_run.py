@@ -98,7 +98,6 @@ def _slice_table(pod: Slice) -> dict[str, Any]:
         )
     if chip.name in chip_names():
         known = load_chip(chip.name)
-        known = known if pod.power_state is None else known.at_power(pod.power_state)
         known = known if pod.clock is None else known.at_clock(pod.clock)
     if chip.name not in chip_names() or chip != known:
         raise HardwareError(
@@ -111,7 +110,6 @@ def _slice_table(pod: Slice) -> dict[str, Any]:
         "num_slices": pod.num_slices if pod.num_slices > 1 else None,
         "dcn_oversubscription": pod.dcn_oversubscription if pod.dcn_oversubscription > 1 else None,
         "clock": None if pod.clock is None else f"{pod.clock!r} Hz",
-        "power_state": pod.power_state,
         "slow": pod.slow.written or None,
     }
     return {key: value for key, value in keys.items() if value is not None}

@@ -83,10 +83,7 @@ def _slice_setting(pod: Slice) -> str:
     """Return a slice's shape as `--set` takes it, in place of its name where it may have one."""
     name, chip = pod.chip.name, pod.chip
     if name in chip_names() and (
-        load_chip(name) == chip
-        or pod.clock is not None
-        or pod.power_state is not None
-        or chip.calibration
+        load_chip(name) == chip or pod.clock is not None or chip.calibration
     ):
         return f'slice.name="{name}:{pod.topology}"'
     return f'slice.topology="{pod.topology}"'

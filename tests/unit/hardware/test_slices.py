@@ -165,32 +165,3 @@ def test_cores_at_a_lower_clock() -> None:
 def test_a_clock_that_the_cores_do_not_have(clock: object) -> None:
     with pytest.raises(HardwareError, match=r"up to 2.2 GHz; write a clock up to that with its"):
         Slice("7x", "4x4x4", clock=clock)  # type: ignore[arg-type]
-
-
-def test_cores_in_the_highest_power_state() -> None:
-    """7x's are 1.15 times as fast; HBM, links, launches and the peak of an MFU stay."""
-    own, fast = Slice("7x", "4x4x4"), Slice("7x", "4x4x4", power_state=7)
-    assert (own.power_state, fast.power_state) == (None, 7)
-    assert str(fast) == "7x:4x4x4, power state 7"
-    faster = own.chip.costs.highest_power
-    assert faster == 1.15
-    assert fast.chip.flops["bf16"] == pytest.approx(faster * own.chip.flops["bf16"])
-    assert fast.chip.vpu_flops == pytest.approx(faster * own.chip.vpu_flops)
-    assert fast.chip.costs.kernel_step == pytest.approx(own.chip.costs.kernel_step / faster)
-    assert fast.chip.full_peak == pytest.approx(own.chip.full_peak)
-    assert fast.chip.hbm_bandwidth == own.chip.hbm_bandwidth
-    assert fast.chip.costs.op_launch == own.chip.costs.op_launch
-    assert Slice(fast.chip, "4x4x4", power_state=7) == fast == fast.changed(shape="4x4x4")
-    assert Slice.from_name("tpu7x-128", power_state=7) == fast
-
-
-@pytest.mark.parametrize(
-    ("chip", "state", "says"),
-    [
-        ("7x", 3, "power_state is 3, but of 7x only 7, the highest, was measured"),
-        ("v5p", 7, "power_state is 7, but v5p was not measured in any but its default one"),
-    ],
-)
-def test_a_power_state_that_was_not_measured(chip: str, state: int, says: str) -> None:
-    with pytest.raises(HardwareError, match=says):
-        Slice(chip, "4x4x4", power_state=state)
