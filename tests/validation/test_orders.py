@@ -92,9 +92,6 @@ def test_tuned_tiles_of_experts_are_faster() -> None:
         assert seconds(name) > seconds(f"{name}-tile")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="many small experts with a high top-k are predicted too fast on v5p"
-)
 def test_many_small_experts_use_less_of_the_peak() -> None:
     """Mixtral of 56 experts top 14 and of 8 top 2 on v5p: 28 and 50.4 % MFU."""
     many = outcomes()["gh-30-mixtral-56x2048-v5p-64"].mfu
