@@ -2,6 +2,7 @@
 
 from tpusim.validation.error_table import points, renewed
 from tpusim.validation.outcome import families_of, family_of, kinds_of, simulate_run
+from tpusim.validation.pairs import run_pairs
 from tpusim.validation.residual_table import residual_rows
 from tpusim.validation.statistics import (
     error_statistics,
@@ -21,6 +22,7 @@ __all__ = [
     "range_statistics",
     "renewed",
     "residual_rows",
+    "run_pairs",
     "simulate_run",
     "summarise",
     "tau_b",
