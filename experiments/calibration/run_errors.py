@@ -96,7 +96,7 @@ def _times(group: Group) -> Iterator[Observation]:
 def _ratios(group: Group) -> Iterator[Observation]:
     """Yield the pairs of a run on one slice and the same on several."""
     for pair in run_pairs(list(today().values())):
-        alike = pair.thing == "num_slices" and not pair.also and pair.change.startswith("1 ")
+        alike = pair.decision == "slices" and not pair.also and pair.change.startswith("1 ")
         ids = (pair.first, pair.second)
         if alike and pair.second != OTHER_SOFTWARE and today()[pair.first].run.chip in group.chips:
             family = today()[pair.first].family

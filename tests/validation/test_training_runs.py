@@ -145,7 +145,7 @@ def test_the_plans_of_runs_need_the_hbm_that_their_programs_do() -> None:
 
 def test_runs_on_several_slices_slow_down_as_measured() -> None:
     """Each against the same run on one slice: what differs is DCN and the wait for the slowest."""
-    pairs = [pair for pair in validated().pairs if pair.thing == "num_slices" and not pair.also]
+    pairs = [pair for pair in validated().pairs if pair.decision == "slices" and not pair.also]
     first = [pair for pair in pairs if pair.change.startswith("1 ")]
     found = {p.second: p.error for p in first if (p.first, p.second) != OTHER_SOFTWARE}
     assert len(found) == 15
