@@ -22,7 +22,7 @@ from bounds import (
 )
 from moved import moved_table
 from reports import predicted_measured_title
-from validated import points, renewed, residual_rows, run_pairs, with_guesses
+from validated import points, renewed, residual_rows, run_groups, with_guesses
 
 from tpusim.accuracy import residuals
 from tpusim.hardware import load_chip
@@ -71,7 +71,7 @@ def every() -> Validation:
 def validated() -> Validation:
     """Those that have bounds."""
     some = with_guesses([one for one in every().outcomes if one.run.id in COUNTS])
-    return Validation(some, run_pairs(some))
+    return Validation(some, run_groups(some))
 
 
 @cache
