@@ -2,6 +2,7 @@
 
 from tpusim.validation.error_table import order_table, points, renewed
 from tpusim.validation.outcome import families_of, family_of, kinds_of, simulate_run
+from tpusim.validation.pairs import run_groups
 from tpusim.validation.residual_table import residual_rows
 from tpusim.validation.statistics import (
     error_statistics,
@@ -23,6 +24,7 @@ __all__ = [
     "range_statistics",
     "renewed",
     "residual_rows",
+    "run_groups",
     "simulate_run",
     "summarise",
     "summarise_pairs",

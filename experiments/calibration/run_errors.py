@@ -14,7 +14,7 @@ from tpusim.validation import MeasuredRun, RunChange, measured_runs
 from tpusim.validation.outcome import RunOutcome, simulate_run
 from tpusim.validation.pairs import run_pairs
 
-RUNS = Path(__file__).resolve().parents[2] / "tests" / "measured" / "runs" / "calibration"
+RUNS = Path(__file__).resolve().parents[2] / "tests" / "measured" / "runs"
 MOVED = 0.01
 """A run moves with a constant if it takes this fraction longer at one bound than at the other."""
 
