@@ -15,10 +15,12 @@ to neighbours on the torus.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tpusim.graph import Einsum
+from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul
-from tpusim.lowering.op_work import Buffers, flops_of, operand_bytes, vector_of, work_of
+from tpusim.lowering.op_work import flops_of, operand_bytes, vector_of
 from tpusim.lowering.operand_dtypes import conversion, is_quantised, quantisation
 from tpusim.network import Algorithm
 from tpusim.partition import Purpose, Sizes
@@ -35,7 +37,17 @@ from tpusim.program import (
     Number,
     Op,
     VectorWork,
+    Work,
+    at_least,
 )
+
+_SUM_FLOPS, _NARROW_SUM_FLOPS = 7.0, 3.0
+"""Vector operations per element of the sum of a ring's accumulator and the results of two chunks:
+two additions, and conversions but on 7x, in the epilogue of the second chunk's matmul (227 of
+248 rings of 80 compiled plans on v4 to 7x, within an operation; libtpu 0.0.42.1)."""
+
+_NARROW_SUMS = ("7x",)
+"""The generations that add in bf16."""
 
 _FIRST, _LAST = "first permute", "last permute"
 """Names of the permutes in one direction, before the loop and after it."""
@@ -61,17 +73,50 @@ def _is_placed(ring: CollectiveMatmul) -> bool:
     )
 
 
+class RingSums(NamedTuple):
+    """How the chunks of a contraction are added up.
+
+    flops: vector operations of each element, when the results of two chunks are added.
+    room: bytes on the chip for the results and the accumulator.
+    """
+
+    flops: float = _SUM_FLOPS
+    room: float = 0.0
+
+    @classmethod
+    def of(cls, chip: Chip, room: float) -> "RingSums":
+        """Return what programs for a chip do. room: see `on_chip_room`."""
+        narrow = chip.generation in _NARROW_SUMS
+        return cls(_NARROW_SUM_FLOPS if narrow else _SUM_FLOPS, room)
+
+    def in_hbm(self, made: Number) -> Number:
+        """Return the part of an accumulator's traffic that crosses HBM. made: its bytes.
+
+        The accumulator and the two results of a step that are there at once are on the chip where
+        there is room for three and a half of them (31 of 35 rings on v4, v5e and v6e), in part
+        where there is room for two (15 of 20, five are there whole), and else in HBM (42 of 43).
+        On v5p all are in HBM (81 of 81), and most on 7x (54 of 63; libtpu 0.0.42.1).
+        """
+        halves = 2 * self.room / float(made)
+        return 1 - (at_least(halves, 7) + at_least(halves, 4)) / 2
+
+
 def ring_ops(
-    ring: CollectiveMatmul, sizes: Sizes, buffers: Buffers, deps: tuple[Dep, ...]
+    ring: CollectiveMatmul,
+    sizes: Sizes,
+    whole: Work,
+    deps: tuple[Dep, ...],
+    sums: RingSums,
 ) -> tuple[Op, ...]:
     """Return the loop that computes `ring`, and the permute in one direction before or after it.
 
+    whole: the work of its matmul at once.
     deps: dependencies of its operands.
+    sums: how its chunks are added up, if they are.
     """
     compute, collective = ring.compute, ring.collective
     n = int(sizes.group(collective.axes))
     steps = max(n // 2, 1)
-    whole = work_of(compute, sizes, buffers)
     assert isinstance(whole, MatmulWork)
     nbytes = sizes.nbytes(collective.payload, collective.dtype)
     weights = _moves_weight(ring)
@@ -95,7 +140,7 @@ def ring_ops(
             work=work,
             flops=flops,
         )
-        for work in _chunks(ring, whole, sizes, steps)
+        for work in _chunks(ring, whole, sizes, steps, sums)
     ]
     name, trips = f"{compute.name}/ring", steps // len(matmuls)
     alone = replace(permute, bytes=nbytes / n, algorithm=Algorithm.ONWARD)
@@ -226,7 +271,7 @@ def _held(op: Op, allocs: tuple[Alloc, ...], frees: tuple[str, ...] = ()) -> Op:
 
 
 def _chunks(
-    ring: CollectiveMatmul, whole: MatmulWork, sizes: Sizes, steps: int
+    ring: CollectiveMatmul, whole: MatmulWork, sizes: Sizes, steps: int, sums: RingSums
 ) -> tuple[MatmulWork, ...]:
     """Return the matmuls of an iteration: one step, or two if chunks of a contraction are summed.
 
@@ -248,10 +293,17 @@ def _chunks(
                 whole, **part, read_bytes=reads, write_bytes=made / steps, epilogue_flops=epilogue
             ),
         )
-    sums = (0, 2) if steps % 2 == 0 else (1,)
+    added = (0, 2) if steps % 2 == 0 else (1,)
+    elements, moved = whole.batch * whole.m * whole.n, made * sums.in_hbm(made)
     return tuple(
-        replace(whole, k=whole.k / steps, read_bytes=reads + n * made, epilogue_flops=epilogue)
-        for n in sums
+        replace(
+            whole,
+            k=whole.k / steps,
+            read_bytes=reads + n * moved,
+            write_bytes=moved,
+            epilogue_flops=epilogue + n / 2 * sums.flops * elements,
+        )
+        for n in added
     )
 
 
