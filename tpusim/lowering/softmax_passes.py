@@ -64,7 +64,7 @@ def is_softmax(entry: object) -> TypeGuard[ComputeNode]:
 
 def least_work(node: ComputeNode, work: VectorWork) -> VectorWork:
     """Return the least work that a softmax may leave to a pass of its own. work: that of all."""
-    return _NOTHING if node.phase is Phase.BACKWARD else work
+    return _NOTHING if node.phase is Phase.BACKWARD else replace(work, compiled=True)
 
 
 def softmax_passes(
@@ -108,8 +108,8 @@ class _Passes:
     def _loss(self, entry: ComputeNode) -> None:
         count, nbytes, key = self._main(entry)
         alone = self._maximum(key, MAXIMUM * count)
-        if bool(alone):
-            self.passes.own[entry.name] = _more(self._whole(entry), alone, nbytes)
+        more = nbytes if bool(alone) else 0.0
+        self.passes.own[entry.name] = _more(self._whole(entry), alone, more)
 
     def _gradient(self, entry: ComputeNode) -> None:
         count, nbytes, key = self._main(entry)
@@ -117,7 +117,7 @@ class _Passes:
         assert isinstance(entry.op, Pointwise)
         if key not in self.forward and entry.op.over[0] == "vocab":
             again = SUMS_AGAIN * count + self._maximum(key, MAXIMUM * count)
-            left = VectorWork(nbytes, 0.0, again)
+            left = VectorWork(nbytes, 0.0, again, compiled=True)
         if entry.writes[0] in self.inside:
             self._in_readers(entry.writes[0], whole.flops)
         else:
@@ -133,10 +133,10 @@ class _Passes:
         return elements(tensor, split, self.sizes), operand_bytes(tensor, split, self.sizes), key
 
     def _whole(self, entry: ComputeNode) -> VectorWork:
-        """Return the work of a pass that writes its result, in which all operands are there."""
+        """Return the work of a pass that writes its result, with operations as programs have them."""
         work = work_of(entry, self.sizes, self.buffers)
         assert isinstance(work, VectorWork)
-        return work
+        return replace(work, compiled=True)
 
     def _maximum(self, key: str, flops: Number) -> Number:
         """Let the matmul that makes a buffer find its maxima; return `flops` if it is a ring."""
