@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tpusim.graph import Einsum
+from tpusim.graph import Einsum, plain_dim
 from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import UNROLLED_RING, CollectiveMatmul
 from tpusim.lowering.op_work import flops_of, operand_bytes, vector_of
@@ -78,10 +78,12 @@ class RingSums(NamedTuple):
 
     flops: vector operations of each element, when the results of two chunks are added.
     room: bytes on the chip for the results and the accumulator.
+    apart: they are added in a pass of their own.
     """
 
     flops: float = _SUM_FLOPS
     room: float = 0.0
+    apart: bool = False
 
     @classmethod
     def of(cls, chip: Chip, room: float) -> "RingSums":
@@ -129,6 +131,7 @@ def ring_ops(
     assert isinstance(whole, MatmulWork)
     nbytes = sizes.nbytes(collective.payload, collective.dtype)
     weights = _moves_weight(ring)
+    sums = sums._replace(apart=_adds_apart(ring, sizes))
     permute = Collective(
         name=f"{compute.name}/permute",
         phase=compute.phase,
@@ -158,7 +161,8 @@ def ring_ops(
         before = (first,) if weights else ()
         waits = (*deps, *(Dep(op.name) for op in before))
         casts, placed = _casts(ring, sizes, steps), _placed(ring, whole, steps)
-        body = (*_gathering(permute, matmuls, waits, casts), *placed)
+        added = _added_apart(ring, whole, sums) if len(matmuls) > 1 else ()
+        body = (*_gathering(permute, matmuls, waits, casts), *placed, *added)
         return (*before, Loop(name=name, trips=trips, body=body))
     body = _scattering(permute, matmuls[0], nbytes / steps, sizes.itemsize(collective.dtype), deps)
     last = replace(alone, name=f"{compute.name}/{_LAST}", deps=(Dep(permute.name),))
@@ -230,6 +234,32 @@ def _placed(ring: CollectiveMatmul, whole: MatmulWork, trips: int) -> tuple[Comp
             name=f"{compute.name}/place", phase=compute.phase, scope=compute.op.name, work=work
         ),
     )
+
+
+def _adds_apart(ring: CollectiveMatmul, sizes: Sizes) -> bool:
+    """Return True if a matmul in batches leaves its results in another order than their sum.
+
+    So the matmuls of experts do whose device has several sequences (five of five plans on v4, v5e
+    and 7x), and not those that have one (three of three on v4 and v5p; libtpu 0.0.42.1).
+    """
+    op, split = ring.compute.op, dict(ring.compute.split)
+    assert isinstance(op, Einsum)
+    batched = {*op.lhs.dims} & {*op.rhs.dims} & {*op.output.dims}
+    return bool(batched) and any(
+        plain_dim(dim) == "batch" and sizes.extent(dim, split.get(dim, ())) > 1
+        for dim in op.output.dims
+    )
+
+
+def _added_apart(ring: CollectiveMatmul, whole: MatmulWork, sums: RingSums) -> tuple[Compute, ...]:
+    """Return the pass that adds the results of two chunks to the accumulator, if there is one."""
+    if not sums.apart:
+        return ()
+    compute, made = ring.compute, whole.write_bytes * sums.in_hbm(whole.write_bytes)
+    flops = sums.flops * whole.batch * whole.m * whole.n
+    work = VectorWork(3 * made, made, flops)
+    name = f"{compute.name}/add"
+    return (Compute(name=name, phase=compute.phase, scope=compute.op.name, work=work),)
 
 
 def _scattering(
@@ -304,7 +334,7 @@ def _chunks(
                 whole, **part, read_bytes=reads, write_bytes=made / steps, epilogue_flops=epilogue
             ),
         )
-    added = (0, 2) if steps % 2 == 0 else (1,)
+    added = (0, 0 if sums.apart else 2) if steps % 2 == 0 else (1,)
     elements, moved = whole.batch * whole.m * whole.n, made * sums.in_hbm(made)
     return tuple(
         replace(

@@ -54,8 +54,10 @@ def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         sides = _of_sort(collective, buffers) if by_sort else _of_matmuls(collective, body)
         name = "sort" if by_sort else "relayout"
         for one in copied(entry, (sides,), name, buffers):
-            again = by_sort and isinstance(one, PlannedCollective)
-            result.extend(copied(one, (sides,), "pieces", buffers) if again else (one,))
+            if by_sort and isinstance(one, PlannedCollective):
+                result.extend(copied(one, (sides,), "pieces", buffers))
+            else:
+                result.append(one)
     return result
 
 
