@@ -67,7 +67,7 @@ class WorkSeconds:
         node = replace(node, reads=tuple(key for key in node.reads if key not in rows))
         work = work_of(node, self.sizes, self.buffers)
         if is_softmax(node) and isinstance(work, VectorWork):
-            work = least_work(node, work)
+            work = least_work(node, work, self.sizes)
         room = self.recurrent if recurrent else 0.0 if looped else self.room
         if room:
             keys = [key for key in {*node.reads, *node.writes} if key in self.buffers]

@@ -189,7 +189,13 @@ class BodyLowerer:
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, all_lives)
         take_off_hbm(whole, all_lives, self.memory.names, self._room)
-        softmaxes = softmax_passes(whole, self.memory.inside, self.sizes, self.decisions.buffers)
+        softmaxes = softmax_passes(
+            whole,
+            self.memory.inside,
+            self.sizes,
+            self.decisions.buffers,
+            self.decisions.chip.generation,
+        )
         rings = (each for each in whole if isinstance(each, CollectiveMatmul))
         self.waiting = tuple(ring.name for ring in rings if ring.waits)
         self.crossing += [
