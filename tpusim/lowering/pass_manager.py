@@ -17,6 +17,7 @@ from tpusim.lowering.body_entries import Entry, Step
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
+from tpusim.lowering.observed.beside_sums import matmul_beside_sums
 from tpusim.lowering.observed.carried_gathers import carry_gathers
 from tpusim.lowering.observed.exchange_copies import (
     copy_exchanges,
@@ -148,6 +149,9 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("turn-heads", turn_heads, _compiled),
     described("turn-tables", turn_tables, _compiled),
     described("carry-gathers", carry_gathers, _compiled),
+    described(
+        "matmul-beside-sums", matmul_beside_sums, lambda body: body.looped and _compiled(body)
+    ),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),
