@@ -34,6 +34,7 @@ from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.observed.softmax_in_matmuls import compute_softmax_in_matmuls
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.observed.turned_tables import turn_tables
+from tpusim.lowering.observed.whole_heads import reduce_heads_whole
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
@@ -123,6 +124,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("halos-both-ways", lambda entries, body: both_ways(entries)),
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
+    described("whole-heads", reduce_heads_whole, _compiled),
     described("gradients-after-loop", gradients_after_loop, _compiled),
     described(
         "late-norm-gradient",
