@@ -289,3 +289,39 @@ def test_what_was_fused_to_a_product_follows_its_ring_on_its_own() -> None:
         for inner in body if isinstance(inner, Loop)
         for op in inner.body if isinstance(op, Compute) and isinstance(op.work, MatmulWork)
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("room", "in_hbm"), [(4.0, 0.0), (3.5, 0.0), (2.0, 0.5), (1.9, 1.0)])
+def test_small_accumulators_stay_on_the_chip(room: float, in_hbm: float) -> None:
+    """room: over the bytes of the result."""
+    assert RingSums(room=room * 2**24).in_hbm(2.0**24) == in_hbm
+
+
+def test_an_operand_that_all_steps_read_stays_on_the_chip() -> None:
+    assert RingSums(room=3.0 * 2**24).reads(2.0**24, 8) == 2.0**21
+    assert RingSums(room=2.9 * 2**24).reads(2.0**24, 8) == 2.0**24
+
+
+def test_chunks_are_added_in_an_epilogue_but_on_7x_in_bf16() -> None:
+    plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)
+    for pod, flops in ((Slice("v5p", "2x2x4"), 7), (Slice("7x", "2x2x2"), 3)):
+        ring = loop(program_of(LM, plan, pod).body, "layer/wi/ring")
+        first, second = parts(ring)[0]
+        assert isinstance(first.work, MatmulWork)
+        assert isinstance(second.work, MatmulWork)
+        assert first.work.epilogue_flops == 0
+        assert second.work.epilogue_flops == flops * second.work.m * second.work.n
+
+
+@pytest.mark.parametrize(("batch", "apart"), [(16, False), (32, True)])
+def test_chunks_of_experts_with_several_sequences_are_added_in_a_pass(
+    batch: int, apart: bool
+) -> None:
+    model = small(embed=1024, mlp=2048, heads=8, head_dim=128, experts=8, experts_per_token=2)
+    plan = plan_of({"fsdp": 16}, seq_len=2048, global_batch=batch, capacity_factor=1.25)
+    ring = loop(program_of(model, plan, Slice("v4", "2x2x4")).body, "layer/expert_wi_0/ring")
+    added = [op.work for op in ring.body if isinstance(op, Compute) and op.name.endswith("/add")]
+    assert bool(added) == apart
+    for work in parts(ring)[0]:
+        assert isinstance(work.work, MatmulWork)
+        assert not (apart and work.work.epilogue_flops)
