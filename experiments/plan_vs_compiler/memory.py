@@ -1,32 +1,20 @@
 """The designed sample about HBM: plans by kind, of which some do not fit.
 
-Number 10000 R + 100 K + P is place P of kind K in round R, drawn by `random.Random(number)`. The
-first places of a kind are as drawn; those of `FILLED` have as large a batch as fills a part of HBM
-that is drawn too, from half to twice what there is, so that verdicts are judged as well.
-
-A third of each kind, those whose combinations have the smallest hashes, is held out: compiled like
-the others, but sealed (`memory_rows.py`). Once it was opened, rules learn from it too, and a fresh
-third is another round.
+The first places of a kind are as drawn; those of `FILLED` have as large a batch as fills a part of
+HBM that is drawn too, from half to twice what there is, so that verdicts are judged as well. A
+third is sealed (`sealed_sample.py`).
 """
 
-import hashlib
-import json
 import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-from sample import LAYERS, SLICES, Twin, mesh_of, slice_of, weighted
+from sample import LAYERS, SLICES, mesh_of, slice_of, weighted
+from sealed_sample import Drawn, KindTwin, SealedSample
 
 from tpusim import simulate
-from tpusim.base.errors import TpusimError
 
-ROUND = 2
-"""Of the sample: another one has other plans of the same kinds."""
-
-PER_KIND = 9
 FILLED = {4: (0.5, 0.85), 5: (0.8, 1.0), 6: (0.9, 1.15), 7: (0.9, 1.3), 8: (1.2, 2.0)}
 """By place, the least and the largest part of HBM that a plan is to fill."""
 
@@ -49,92 +37,30 @@ SAVED = (["context"], ["context", "q_rotary", "k_rotary", "v"], ["mlp_out"], ["m
          ["q", "k", "v"], ["mid"], ["context", "mlp_out"], ["attn_norm", "mlp_norm"])  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MemoryTwin(Twin):
-    """A plan of this sample. Its system is its kind."""
-
-    @property
-    def combination(self) -> str:
-        """What decides the structure, without widths and tokens."""
-        free = {k: v for k, v in self.plan.items() if k not in ("global_batch", "seq_len")}
-        wide = {k: v for k, v in self.model.items() if isinstance(v, str | bool)}
-        return json.dumps([self.system, str(self.pod), free, wide, self.flags], sort_keys=True)
-
-    @property
-    def held_out(self) -> bool:
-        """True for the third of a kind that rules are judged on, and not learnt from."""
-        return is_held_out(self.number)
+def _sized(twin: KindTwin) -> KindTwin:
+    """Return the twin with the batch of its place."""
+    rng, place = random.Random(f"batch of {twin.number}"), twin.number % 100
+    if place in FILLED:
+        return _filled(twin, rng.uniform(*FILLED[place]))
+    return twin.with_batch(rng.choice((1, 2, 4)))
 
 
-Drawn = tuple[str, dict[str, Any], dict[str, Any], str]
-"""Slice, model, plan with the smallest batch, and name of the flags."""
-
-
-def numbers() -> Iterator[int]:
-    """Return the numbers of all twins, the first of each kind before the second."""
-    return (_number(kind, place) for place in range(PER_KIND) for kind in range(len(KINDS)))
-
-
-def _number(kind: int, place: int) -> int:
-    return 10000 * ROUND + 100 * kind + place
-
-
-def is_held_out(number: int) -> bool:
-    """Return True for a number of the third that is held out."""
-    return number in _held_out(number // 100)
-
-
-@cache
-def _held_out(row: int) -> frozenset[int]:
-    """Return the numbers that are held out of a kind. row: its numbers without the place."""
-    twins = [_unfilled(100 * row + place) for place in range(PER_KIND)]
-    twins.sort(key=lambda twin: hashlib.sha256(twin.combination.encode()).digest())
-    return frozenset(twin.number for twin in twins[: PER_KIND // 3])
-
-
-def draw(number: int) -> MemoryTwin | None:
-    """Return twin `number`, or None if what was drawn does not fit together."""
-    twin = _unfilled(number)
-    rng = random.Random(f"batch of {number}")
-    try:
-        if number % 100 in FILLED:
-            return _filled(twin, rng.uniform(*FILLED[number % 100]))
-        twin = _with_batch(twin, rng.choice((1, 2, 4)))
-        twin.arguments()
-    except TpusimError:
-        return None
-    return twin
-
-
-def _unfilled(number: int) -> MemoryTwin:
-    """Return twin `number` with the smallest batch."""
-    kind = list(KINDS)[number // 100 % 100]
-    pod, model, plan, flags = KINDS[kind](random.Random(number), number % 100)
-    return MemoryTwin(number, slice_of(pod), model, plan, flags, kind)
-
-
-def _with_batch(twin: MemoryTwin, times: int) -> MemoryTwin:
-    return replace(twin, plan=twin.plan | {"global_batch": int(times) * twin.plan["global_batch"]})
-
-
-def _filled(twin: MemoryTwin, share: float) -> MemoryTwin:
+def _filled(twin: KindTwin, share: float) -> KindTwin:
     """Return the twin with about the largest batch that needs no more than a share of HBM.
 
     What a plan needs is nearly linear in its batch.
     """
     wanted = share * twin.pod.chip.hbm_usable_bytes
     low, high = 1, 2
-    while high < 4096 and _needed(_with_batch(twin, high)) <= wanted:
+    while high < 4096 and _needed(twin.with_batch(high)) <= wanted:
         low, high = high, 2 * high
     while high - low > max(1, low // 16):
         middle = (low + high) // 2
-        low, high = (
-            (middle, high) if _needed(_with_batch(twin, middle)) <= wanted else (low, middle)
-        )
-    return _with_batch(twin, low)
+        low, high = (middle, high) if _needed(twin.with_batch(middle)) <= wanted else (low, middle)
+    return twin.with_batch(low)
 
 
-def _needed(twin: MemoryTwin) -> float:
+def _needed(twin: KindTwin) -> float:
     return float(simulate(*twin.arguments()).hbm_peak_bytes)
 
 
@@ -156,7 +82,7 @@ def _transformer(rng: random.Random) -> dict[str, Any]:
     return model
 
 
-def _language(rng: random.Random, pod: str, meshes: Mapping[str, int], **keys: Any) -> Drawn:
+def language(rng: random.Random, pod: str, meshes: Mapping[str, int], **keys: Any) -> Drawn:
     """Return a decoder on a slice. meshes: kinds of mesh, keys: further ones of the plan."""
     mesh = None
     while mesh is None:
@@ -164,11 +90,12 @@ def _language(rng: random.Random, pod: str, meshes: Mapping[str, int], **keys: A
     model = _transformer(rng)
     seq_len = 2048 if model["attention"] == "dot" else rng.choice((2048, 4096, 8192))
     plan = {"mesh": mesh, "seq_len": seq_len, "remat": "full", **keys}
-    plan["global_batch"] = _shards(mesh) * keys.get("microbatches", 1)
+    plan["global_batch"] = shards(mesh) * keys.get("microbatches", 1)
     return pod, model, plan, ""
 
 
-def _shards(mesh: Mapping[str, int]) -> int:
+def shards(mesh: Mapping[str, int]) -> int:
+    """Return the parts into which a mesh cuts the batch."""
     return prod(size for axis, size in mesh.items() if axis not in ("tensor", "context", "spatial"))
 
 
@@ -176,23 +103,23 @@ def _maxtext(rng: random.Random, place: int) -> Drawn:
     chip, flags = STYLED[place % len(STYLED)]
     pod = rng.choice([name for name in ONE_SLICE[16] + ONE_SLICE[32] if name.startswith(chip)])
     remat = rng.choice(("full", "minimal"))
-    drawn = _language(rng, pod, MESHES, style="maxtext", remat=remat)
+    drawn = language(rng, pod, MESHES, style="maxtext", remat=remat)
     return *drawn[:3], flags
 
 
 def _slices(rng: random.Random, place: int) -> Drawn:
-    return _language(rng, SEVERAL[place % len(SEVERAL)], MESHES)
+    return language(rng, SEVERAL[place % len(SEVERAL)], MESHES)
 
 
 def _pods(rng: random.Random, place: int) -> Drawn:
     names = [name for size in (64, 128, 256) for name in SLICES[size] if " x " not in name]
     names = [name for name in names if name.startswith(CHIPS[place % len(CHIPS)])]
-    return _language(rng, rng.choice(names), MESHES)
+    return language(rng, rng.choice(names), MESHES)
 
 
 def _experts(rng: random.Random, place: int) -> Drawn:
     meshes = {"fsdp expert": 3, "fsdp": 2} if place % 3 else {"fsdp expert": 3, "fsdp tensor": 1}
-    pod, model, plan, flags = _language(rng, _pod(rng), meshes)
+    pod, model, plan, flags = language(rng, _pod(rng), meshes)
     model |= {"experts": rng.choice((8, 16)), "experts_per_token": 2}
     model["mlp"] = min(model["mlp"], 4096)
     sorts: tuple[dict[str, Any], ...] = ({"capacity_factor": 1.25}, {}, {"expert_buffer": 1.5})
@@ -237,7 +164,7 @@ def _other(
     """Return another model than a decoder. each: the fewest examples of a device."""
     mesh = mesh_of(rng, weighted(rng, dict(kinds)).split(), slice_of(pod))
     assert mesh is not None
-    return pod, model, {"mesh": mesh, "global_batch": each * _shards(mesh), **keys}, ""
+    return pod, model, {"mesh": mesh, "global_batch": each * shards(mesh), **keys}, ""
 
 
 def _vision(rng: random.Random, place: int) -> Drawn:
@@ -279,7 +206,7 @@ def _convolutions(rng: random.Random, place: int) -> Drawn:
 
 def _offloads(rng: random.Random, place: int) -> Drawn:
     names = rng.choice((["layer_in"], ["layer_in", "context"], ["layer_in", "mlp_out"]))
-    return _language(rng, _pod(rng), MESHES, offload=names)
+    return language(rng, _pod(rng), MESHES, offload=names)
 
 
 def _int8(rng: random.Random, place: int) -> Drawn:
@@ -288,16 +215,16 @@ def _int8(rng: random.Random, place: int) -> Drawn:
         keys["gather_dtype"] = "int8"
     if place % 3 == 2:
         keys["matmul_dtype_dw"] = "bf16"
-    return _language(rng, _pod(rng), MESHES, **keys)
+    return language(rng, _pod(rng), MESHES, **keys)
 
 
 def _muon(rng: random.Random, place: int) -> Drawn:
-    return _language(rng, _pod(rng), MESHES, optimizer="muon")
+    return language(rng, _pod(rng), MESHES, optimizer="muon")
 
 
 def _labels(rng: random.Random, place: int) -> Drawn:
     labels = ("index", "take", "mask")[place % 3]
-    pod, model, plan, flags = _language(rng, _pod(rng), MESHES, loss_labels=labels)
+    pod, model, plan, flags = language(rng, _pod(rng), MESHES, loss_labels=labels)
     model["vocab"] = rng.choice((32000, 128256, 262144))
     model["tied_embeddings"] = rng.random() < 0.5
     if rng.random() < 0.3:
@@ -309,7 +236,7 @@ def _tiles(rng: random.Random, place: int) -> Drawn:
     keys: dict[str, Any] = {"vocab_tiles": rng.choice((2, 4, 8))} if place % 3 else {}
     if place % 3 != 1:
         keys["loss_dtype"] = "f32"
-    pod, model, plan, flags = _language(rng, _pod(rng), MESHES, **keys)
+    pod, model, plan, flags = language(rng, _pod(rng), MESHES, **keys)
     model["vocab"] = rng.choice((128256, 262144))
     return pod, model, plan, flags
 
@@ -318,19 +245,19 @@ def _saves(rng: random.Random, place: int) -> Drawn:
     keys: dict[str, Any] = {"save": rng.choice(SAVED)}
     if rng.random() < 0.3:
         keys["microbatches"] = 2
-    pod, model, plan, flags = _language(rng, _pod(rng), MESHES, **keys)
+    pod, model, plan, flags = language(rng, _pod(rng), MESHES, **keys)
     return pod, model | {"attention": "flash"}, plan, flags
 
 
 def _unscanned(rng: random.Random, place: int) -> Drawn:
     remat = ("full", "none", "full", "minimal")[place % 4]
-    pod, model, plan, flags = _language(rng, _pod(rng), MESHES, scan_layers=False, remat=remat)
+    pod, model, plan, flags = language(rng, _pod(rng), MESHES, scan_layers=False, remat=remat)
     return pod, model | {"layers": rng.choice((2, LAYERS, 6))}, plan, flags
 
 
 def _contexts(rng: random.Random, place: int) -> Drawn:
     meshes = {"fsdp context": 3, "data context": 1}
-    pod, model, plan, flags = _language(rng, _pod(rng), meshes)
+    pod, model, plan, flags = language(rng, _pod(rng), meshes)
     exchange = rng.choice(("gather", "gather", "all-to-all"))
     plan |= {"seq_len": plan["mesh"]["context"] * rng.choice((4096, 8192, 16384))}
     return pod, model | {"attention": "flash"}, plan | {"context_exchange": exchange}, flags
@@ -338,7 +265,7 @@ def _contexts(rng: random.Random, place: int) -> Drawn:
 
 def _remats(rng: random.Random, place: int) -> Drawn:
     remat = ("minimal", "dots", "none")[place % 3]
-    return _language(rng, _pod(rng), MESHES, remat=remat)
+    return language(rng, _pod(rng), MESHES, remat=remat)
 
 
 KINDS: Mapping[str, Callable[[random.Random, int], Drawn]] = {
@@ -362,3 +289,5 @@ KINDS: Mapping[str, Callable[[random.Random, int], Drawn]] = {
     "saved names": _saves,
 }
 """Kinds, and the function that draws a place of each."""
+
+SAMPLE = SealedSample("memory", 2, KINDS, _sized)

@@ -17,9 +17,10 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 import limit
-from memory_rows import open_rows
+import memory
 from open_held_out import opened
 from sample import Twin, slice_of
+from sealed_rows import open_rows
 from table import SAMPLES, until_schedule
 
 from tpusim import simulate
@@ -56,8 +57,8 @@ def compared() -> Iterator[Taken]:
     for row in limit.rows():
         name = f"limit-{row['number']}"
         yield Taken(name, near[row["number"]], row["program_hbm_bytes"], row["refused"])
-    judged = {each["number"] for each in opened()[-1]["rows"]}
-    for row in open_rows():
+    judged = {each["number"] for each in opened(memory.SAMPLE)[-1]["rows"]}
+    for row in open_rows(memory.SAMPLE):
         if row["number"] in judged and (taken := row.get("program_hbm_bytes")):
             refused = row["refused"] or taken > row["usable_bytes"]
             yield Taken(f"memory-{row['number']}", _twin(row), taken, refused)

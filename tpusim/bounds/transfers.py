@@ -21,7 +21,7 @@ from tpusim.hardware import Slice
 from tpusim.lowering.collective_choice import CollectiveChoice, is_of_experts
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.observed.merged_all_reduces import LARGEST_MERGED
-from tpusim.lowering.passes.merge_gradients import SMALL_GRADIENT
+from tpusim.lowering.passes.merge_gradients import largest_merged
 from tpusim.partition import CollectiveNode, Purpose, Sizes, is_across, within_slice
 from tpusim.plan import Plan
 from tpusim.program import Collective, CollectiveKind, Number, largest, smallest
@@ -64,7 +64,7 @@ class TransferSeconds:
         hidden: Number = 0.0
         if merges:
             delay, *_ = group.least(_as_all_reduce(choice))
-            small = (nbytes <= SMALL_GRADIENT) & (group.devices > 1)
+            small = (nbytes <= largest_merged(choice.kind)) & (group.devices > 1)
             merged, hidden = where(small, delay, 0.0), where(small, alone - moving, 0.0)
         if around.matmuls(node):
             certain = self.rings.is_fused(node, around, group)
@@ -111,7 +111,7 @@ class TransferSeconds:
             if not further and not around.has_loop:
                 turns = times(self._in_turn(choice, slices, around), alone)
         elif choice.reduces_gradient:
-            alone = where(nbytes <= SMALL_GRADIENT if others else False, moving, alone)
+            alone = where(nbytes <= largest_merged(choice.kind) if others else False, moving, alone)
         elif choice.purpose is Purpose.GRADIENT:
             return Transfers()
         elif _may_be_merged(choice):
@@ -158,7 +158,7 @@ class TransferSeconds:
         if not choice.reduces_gradient:
             return 0.0, 0.0
         fixed, moving, links = least
-        large = np.asarray(nbytes > SMALL_GRADIENT)
+        large = np.asarray(nbytes > largest_merged(choice.kind))
         alone: Number = where(large, largest(fixed + moving, links), 0.0)
         further = [each for each in around.others(node) if each.kind is CollectiveKind.ALL_REDUCE]
         if not further or choice.kind is CollectiveKind.ALL_REDUCE:
@@ -192,12 +192,16 @@ def _alone(
     fixed, per_byte, links = group.least(choice)
     if choice.reduces_gradient and choice.kind is CollectiveKind.REDUCE_SCATTER:
         _, slower, shared = group.least(_as_all_reduce(choice))
-        small = nbytes <= SMALL_GRADIENT
+        small = nbytes <= largest_merged(choice.kind)
         fixed = where(small, 0.0, fixed)
         per_byte = where(small, slower if merges else smallest(per_byte, slower), per_byte)
         links = where(small, shared if merges else smallest(links, shared), links)
     elif choice.purpose is Purpose.GRADIENT:
-        fixed = where(np.asarray(nbytes > SMALL_GRADIENT), fixed, 0.0) if merges else 0.0 * fixed
+        fixed = (
+            where(np.asarray(nbytes > largest_merged(choice.kind)), fixed, 0.0)
+            if merges
+            else 0.0 * fixed
+        )
     elif _may_be_merged(choice):
         fixed = where(np.asarray(nbytes > LARGEST_MERGED), fixed, 0.0)
     return fixed, nbytes * per_byte, nbytes * links
@@ -217,7 +221,7 @@ def _waits(choice: CollectiveChoice, group: PlanGroups, nbytes: Number, merges: 
         return 0.0
     waits = group.waits(choice)
     if merges:
-        return where(nbytes <= SMALL_GRADIENT, 1.0, waits)
+        return where(nbytes <= largest_merged(choice.kind), 1.0, waits)
     return waits
 
 

@@ -24,6 +24,7 @@ from tpusim.lowering.operand_dtypes import (
     with_reduced_dtype,
 )
 from tpusim.lowering.passes.quantise import insert_quantisations
+from tpusim.lowering.softmax_passes import is_softmax, least_work
 from tpusim.partition import (
     Buffer,
     CollectiveNode,
@@ -36,7 +37,7 @@ from tpusim.partition import (
     body_nodes,
 )
 from tpusim.plan import Plan
-from tpusim.program import AttentionWork, Number, Work, largest, seen_keys
+from tpusim.program import AttentionWork, Number, VectorWork, Work, largest, seen_keys
 
 
 class WorkSeconds:
@@ -65,6 +66,8 @@ class WorkSeconds:
         rows = {key for key in node.reads if key in self.buffers and self.buffers[key].local.edge}
         node = replace(node, reads=tuple(key for key in node.reads if key not in rows))
         work = work_of(node, self.sizes, self.buffers)
+        if is_softmax(node) and isinstance(work, VectorWork):
+            work = least_work(node, work, self.sizes)
         room = self.recurrent if recurrent else 0.0 if looped else self.room
         if room:
             keys = [key for key in {*node.reads, *node.writes} if key in self.buffers]

@@ -10,11 +10,13 @@ from tpusim.export.names import (
     function_name,
     local_name,
     quoted,
+    spec,
     target_name,
     unsaid,
     value_name,
+    weight_name,
 )
-from tpusim.export.operations import expression, names_residual
+from tpusim.export.operations import expression, names_residual, read_layout
 from tpusim.export.routing import made_besides
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import StepLine, assignment, indented, plain
@@ -271,8 +273,19 @@ class StepBodies:
         start, end = f"{', '.join(names)} = parts", f"return None, {value_name(inside)}"
         call = f"lax.scan(jax.checkpoint({name}, prevent_cse=False), None, ({', '.join(given)}))"
         return [
+            *([] if op.apart else self._gathered_before(op)),
             *_local_function(f"{name}(_, parts)", (start,), body, end),
             *assignment(f"_, {value_name(outside)}", call, op.name),
+        ]
+
+    def _gathered_before(self, op: Scan) -> list[StepLine]:
+        """Return the lines that gather the weights of all iterations before the scan."""
+        return [
+            StepLine(f"w = w | {{{key}: shard(w[{key}], {spec(layout)})}}", one.name)
+            for one in op.body
+            if isinstance(one, Einsum) and one.rhs.role is TensorRole.PARAM
+            for key in (quoted(weight_name(one.rhs)),)
+            if (layout := read_layout(one, self.context)) != self.context.layouts[one.rhs.name]
         ]
 
     def _tiles(self, whole: Tensor, part: Tensor) -> str:

@@ -104,6 +104,13 @@ def _product(op: Einsum, context: StepContext, options: tuple[str, ...] = ()) ->
     return call("jnp.einsum", quoted(formula(op, context)), *factors, *options)
 
 
+def read_layout(op: Einsum, context: StepContext) -> Layout:
+    """Return the layout in which a matmul reads its weight, the right operand."""
+    operands = [(tensor, context.layouts[tensor.name]) for tensor in op.inputs]
+    split = contraction(operands, op.output, context.layouts[op.output.name])
+    return tuple(split.get(dim, ()) for dim in op.rhs.dims)
+
+
 def _product_of_weight(
     op: Einsum, context: StepContext, narrow: bool, options: tuple[str, ...]
 ) -> str:

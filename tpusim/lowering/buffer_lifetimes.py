@@ -103,6 +103,7 @@ class BufferLifetimes:
     taken_over: gradient -> the given buffer that it was written over.
     names: of the last body, the name under which each buffer was allocated.
     ahead: of the last body, the buffers that are there for all iterations before the first.
+    inside: of the last body, the results that their readers compute.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class BufferLifetimes:
         self.whole: dict[str, str] = {}
         self.names: dict[str, str] = {}
         self.ahead: dict[str, Alloc] = {}
+        self.inside: Collection[str] = ()
         self._saved: dict[str, str] = {}
         self._kernels = _Kernels.of(nodes)
         self._matrices = _matrices(nodes)
@@ -197,7 +199,7 @@ class BufferLifetimes:
             body.lives[end].frees.append(one.tensor)
         if body.saved:
             body.lives[first].allocs.extend(body.saved.values())
-        self.names = body.names
+        self.names, self.inside = body.names, body.inside
         rest = iter(body.lives)
         return [[next(rest) for _ in one] for one in passes]
 

@@ -19,7 +19,7 @@ from tpusim.lowering.body_lifetimes import BufferEvents
 from tpusim.lowering.buffer_lifetimes import BufferLifetimes
 from tpusim.lowering.collective_choice import REDUCTIONS
 from tpusim.lowering.collective_lowering import OBSERVED
-from tpusim.lowering.collective_matmul import ring_ops
+from tpusim.lowering.collective_matmul import RingSums, ring_ops
 from tpusim.lowering.decisions import LoweringDecisions
 from tpusim.lowering.dependencies import BodyDependencies, dependencies_of
 from tpusim.lowering.loop_stacks import with_stacks
@@ -36,6 +36,7 @@ from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip, take_o
 from tpusim.lowering.op_work import collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
+from tpusim.lowering.softmax_passes import SoftmaxPasses, softmax_passes
 from tpusim.lowering.stack_copies import copied_stacks
 from tpusim.partition import (
     ComputeNode,
@@ -143,7 +144,9 @@ class BodyLowerer:
         self.crossing: list[str] = []
         self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
+        self.softmaxes = SoftmaxPasses()
         self._room = on_chip_room(decisions.chip, decisions.choices.compiler)
+        self.sums = RingSums.of(decisions.chip, self._room)
 
     def passes(
         self, given: Mapping[str, str] | None = None
@@ -186,6 +189,13 @@ class BodyLowerer:
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, all_lives)
         take_off_hbm(whole, all_lives, self.memory.names, self._room)
+        softmaxes = softmax_passes(
+            whole,
+            self.memory.inside,
+            self.sizes,
+            self.decisions.buffers,
+            self.decisions.chip.generation,
+        )
         rings = (each for each in whole if isinstance(each, CollectiveMatmul))
         self.waiting = tuple(ring.name for ring in rings if ring.waits)
         self.crossing += [
@@ -194,7 +204,9 @@ class BodyLowerer:
         ends_waiting = loop_node is not None and not self.decisions.ideal
         waits = dependencies_of(whole, carried, {**outside, **given}, ends_waiting)
         firsts = accumulate((len(one) for one in passes[:-1]), initial=0)
+        around, self.softmaxes = self.softmaxes, softmaxes
         made = [self._pass(*each, waits) for each in zip(passes, lives, firsts, strict=True)]
+        self.softmaxes = around
         self.reduced |= {
             weight: waits.makers[key]
             for weight, key in chain(gradients, self.partitioned.gradients)
@@ -241,7 +253,9 @@ class BodyLowerer:
             case PlannedCollective():
                 return (self._collective(entry, deps, life),)
             case CollectiveMatmul():
-                ring = ring_ops(entry, self.sizes, self.decisions.buffers, deps)
+                whole = work_of(entry.compute, self.sizes, self.decisions.buffers)
+                whole = self.softmaxes.work(entry.name, whole)
+                ring = ring_ops(entry, self.sizes, whole, deps, self.sums)
                 return _holding(ring, life)
             case RingAttention():
                 balanced = self.decisions.choices.sharding.context.balanced
@@ -329,7 +343,7 @@ class BodyLowerer:
 
     def _compute(self, compute: ComputeNode, deps: tuple[Dep, ...], life: BufferEvents) -> Compute:
         buffers = self.decisions.buffers
-        work = work_of(compute, self.sizes, buffers)
+        work = self.softmaxes.work(compute.name, work_of(compute, self.sizes, buffers))
         work = without_on_chip(work, compute, self.on_chip, self.sizes, buffers)
         return Compute(
             name=compute.name,

@@ -62,7 +62,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
         case graph.Pointwise():
             flops = epilogue if op.after_sums else _vector_flops(op, split, sizes) + epilogue
             if op.scatters:
-                return _scatter_of_elements(op, split, sizes, read, written, flops)
+                return _scatter_ofelements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
             whole = program.VectorWork(spare * read, spare * written, spare * flops)
             return with_picked_bias(op, whole, split, sizes)
@@ -245,7 +245,7 @@ def _attention(
     )
 
 
-def _scatter_of_elements(
+def _scatter_ofelements(
     op: graph.Pointwise,
     split: Mapping[str, Axes],
     sizes: Sizes,
@@ -271,9 +271,9 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
     tensors = (*group.inputs, *group.outputs)
     largest = max(tensors, key=lambda tensor: len(tensor.dims))
     converted = sum(
-        _elements(tensor, split, sizes) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
+        elements(tensor, split, sizes) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
-    return group.flops * _elements(largest, split, sizes) + converted
+    return group.flops * elements(largest, split, sizes) + converted
 
 
 def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
@@ -297,11 +297,11 @@ def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) 
     entering = {tensor.name for tensor in op.inputs}
     crossing = ({*left, *read} - inside) | (entering & made.keys())
     converted: Number = sum(
-        _elements(tensor, split, sizes)
+        elements(tensor, split, sizes)
         for name, tensor in (read | made).items()
         if name in crossing and sizes.itemsize(tensor.dtype) < 4
     )
-    done: Number = sum(group.flops * _elements(group.main, split, sizes) for group in groups)
+    done: Number = sum(group.flops * elements(group.main, split, sizes) for group in groups)
     return converted + done
 
 
@@ -318,10 +318,10 @@ def vector_of(
 
 def operand_bytes(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
     """Return the bytes of the part of a tensor that the operation touches, with its padding."""
-    return _elements(tensor, split, sizes) * sizes.itemsize(tensor.dtype)
+    return elements(tensor, split, sizes) * sizes.itemsize(tensor.dtype)
 
 
-def _elements(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+def elements(tensor: Tensor, split: Mapping[str, Axes], sizes: Sizes) -> Number:
     """Return the elements of a tensor with those that only fill its tiles, which pass alike."""
     return sizes.product(tensor.dims, split) * sizes.lanes(tensor.dims, split)
 

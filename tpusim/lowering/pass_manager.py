@@ -17,6 +17,7 @@ from tpusim.lowering.body_entries import Entry, Step
 from tpusim.lowering.collective_lowering import OBSERVED
 from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
+from tpusim.lowering.observed.beside_sums import matmul_beside_sums
 from tpusim.lowering.observed.carried_gathers import carry_gathers
 from tpusim.lowering.observed.exchange_copies import (
     copy_exchanges,
@@ -33,6 +34,7 @@ from tpusim.lowering.observed.scattered_apart import scatter_apart
 from tpusim.lowering.observed.softmax_in_matmuls import compute_softmax_in_matmuls
 from tpusim.lowering.observed.turned_heads import turn_heads
 from tpusim.lowering.observed.turned_tables import turn_tables
+from tpusim.lowering.observed.whole_heads import reduce_heads_whole
 from tpusim.lowering.operand_dtypes import mark_quantised
 from tpusim.lowering.pass_log import current_log, pass_record
 from tpusim.lowering.passes.backward_order import (
@@ -122,6 +124,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("halos-both-ways", lambda entries, body: both_ways(entries)),
     described("merge-gradients", merge_gradients),
     described("merge-all-reduces", merge_all_reduces),
+    described("whole-heads", reduce_heads_whole, _compiled),
     described("gradients-after-loop", gradients_after_loop, _compiled),
     described(
         "late-norm-gradient",
@@ -148,6 +151,9 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("turn-heads", turn_heads, _compiled),
     described("turn-tables", turn_tables, _compiled),
     described("carry-gathers", carry_gathers, _compiled),
+    described(
+        "matmul-beside-sums", matmul_beside_sums, lambda body: body.looped and _compiled(body)
+    ),
     described("prefetch", prefetch),
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),

@@ -379,7 +379,9 @@ def _rows_added(
 
     The transpose of a lookup adds its rows to the gradient that the head has left, which is then
     sharded as the table is, and gathered for it: on one device, so that all devices' are its terms
-    (tables of 32k words that are gathered for their lookup, v4, v5p and v6e; libtpu 0.0.42.1).
+    (tables of 32k words that are gathered for their lookup, v4, v5p and v6e; libtpu 0.0.42.1). So
+    it is where all devices have whole tables, which are then all-reduced twice (two of two plans
+    over `data`, v4 2x2x4 in tiles and v6e 16x16; a text model on v4 and v6e).
     Rows are not added to a gradient of another dtype, as the sum over the tiles of a loss.
     """
     scatters = {
@@ -389,7 +391,7 @@ def _rows_added(
     }
     rows = next((term for term in terms if term.partial and term.maker in scatters), None)
     want = builder.layout_of(output)
-    if rows is None or builder.stays_partial(output) or rows.layout == want:
+    if rows is None or builder.stays_partial(output):
         return terms
 
     def apart(term: ShardedValue) -> ShardedValue:

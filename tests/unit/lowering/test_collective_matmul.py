@@ -1,6 +1,6 @@
 """Collective matmuls: chunks that add up to the whole, on the wire and on the core."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -25,10 +25,10 @@ from plans import (
 from tpusim.graph import Einsum
 from tpusim.hardware import Slice
 from tpusim.lowering.body_entries import CollectiveMatmul
-from tpusim.lowering.collective_matmul import done_after, ring_ops
+from tpusim.lowering.collective_matmul import RingSums, done_after, ring_ops
 from tpusim.models import Transformer
-from tpusim.partition import PartitionedGraph, Purpose, Sizes
-from tpusim.program import Collective, CollectiveKind, Compute, Dep, Loop, MatmulWork, Mode
+from tpusim.partition import Buffer, PartitionedGraph, Purpose, Sizes
+from tpusim.program import Collective, CollectiveKind, Compute, Dep, Loop, MatmulWork, Mode, Op
 
 RULES = {"act_embed": "tensor"}
 
@@ -44,9 +44,17 @@ def rings(partitioned: PartitionedGraph) -> Iterator[CollectiveMatmul]:
                 yield CollectiveMatmul(calc, comm)
 
 
-def ring_loop(ring: CollectiveMatmul, *given: Any) -> Loop:
+def ops_of(
+    one: CollectiveMatmul, sizes: Sizes, buffers: Mapping[str, Buffer], deps: tuple[Dep, ...] = ()
+) -> tuple[Op, ...]:
+    """The operations of a ring whose sums are free and in HBM."""
+    whole = work_of(one.compute, sizes, buffers)
+    return ring_ops(one, sizes, whole, deps, RingSums(flops=0.0))
+
+
+def ring_loop(*given: Any) -> Loop:
     """The loop alone, without the permute in one direction before or after it."""
-    (made,) = [op for op in ring_ops(ring, *given) if isinstance(op, Loop)]
+    (made,) = [op for op in ops_of(*given) if isinstance(op, Loop)]
     return made
 
 
@@ -86,10 +94,8 @@ def test_a_ring_moves_its_chunks_and_computes_the_whole(tensor: int) -> None:
         moved = sum(permute.bytes for permute in permutes)
         nbytes = payload(ring.collective, sizes)
         assert made.trips * moved == nbytes * (1 if moves_weight(ring) else (n - 1) / n)
-        assert {p.algorithm for p in permutes} == {"mesh order" if moves_weight(ring) else ""}
-        alone = [
-            op for op in ring_ops(ring, sizes, partitioned.buffers, ()) if op.name != made.name
-        ]
+        assert {p.algorithm for p in permutes} == {"mesh order"}
+        alone = [op for op in ops_of(ring, sizes, partitioned.buffers) if op.name != made.name]
         extra = [("onward", Mode.RING, nbytes / n)] if moves_weight(ring) else []
         assert [(op.algorithm, op.mode, op.bytes) for op in alone] == extra
         assert {permute.mode for permute in permutes} == {Mode.RING}
@@ -187,7 +193,7 @@ def test_what_follows_waits_for_the_last_operation_of_a_ring() -> None:
     model, plan = small(), plan_of({"tensor": 8}, rules=RULES, lowering="ideal")
     partitioned, sizes = partitioned_of(model, plan), sizes_of(model, plan)
     for ring in rings(partitioned):
-        ops = ring_ops(ring, sizes, partitioned.buffers, ())
+        ops = ops_of(ring, sizes, partitioned.buffers, ())
         names = [op.name for op in ops[-1].body] if isinstance(ops[-1], Loop) else [ops[-1].name]
         assert done_after(ring) == names[-1]
 
@@ -200,7 +206,7 @@ def test_the_permute_in_one_direction_comes_before_a_gather_and_after_a_scatter(
     assert {ring.gathers for ring in found} == {True, False}
     operand = Dep("operand")
     for ring in found:
-        ops = ring_ops(ring, sizes, partitioned.buffers, (operand,))
+        ops = ops_of(ring, sizes, partitioned.buffers, (operand,))
         if ring.gathers:
             first, made = ops
             assert (first.name, first.deps) == (f"{ring.name}/first permute", (operand,))
@@ -279,7 +285,43 @@ def test_what_was_fused_to_a_product_follows_its_ring_on_its_own() -> None:
     for ring, group in (("wo", "mid"), ("wi", "silu"), ("wo_mlp", "layer_out")):
         assert names.index(f"layer/{group}") == names.index(f"layer/{ring}/ring") + 1
     assert all(
-        op.work.epilogue_flops == 0
+        op.work.epilogue_flops in (0, 7 * op.work.m * op.work.n)  # of the sum of two chunks
         for inner in body if isinstance(inner, Loop)
         for op in inner.body if isinstance(op, Compute) and isinstance(op.work, MatmulWork)
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("room", "in_hbm"), [(4.0, 0.0), (3.5, 0.0), (2.0, 0.5), (1.9, 1.0)])
+def test_small_accumulators_stay_on_the_chip(room: float, in_hbm: float) -> None:
+    """room: over the bytes of the result."""
+    assert RingSums(room=room * 2**24).in_hbm(2.0**24) == in_hbm
+
+
+def test_an_operand_that_all_steps_read_stays_on_the_chip() -> None:
+    assert RingSums(room=3.0 * 2**24).reads(2.0**24, 8) == 2.0**21
+    assert RingSums(room=2.9 * 2**24).reads(2.0**24, 8) == 2.0**24
+
+
+def test_chunks_are_added_in_an_epilogue_but_on_7x_in_bf16() -> None:
+    plan = plan_of({"fsdp": 16}, seq_len=1024, global_batch=64)
+    for pod, flops in ((Slice("v5p", "2x2x4"), 7), (Slice("7x", "2x2x2"), 3)):
+        ring = loop(program_of(LM, plan, pod).body, "layer/wi/ring")
+        first, second = parts(ring)[0]
+        assert isinstance(first.work, MatmulWork)
+        assert isinstance(second.work, MatmulWork)
+        assert first.work.epilogue_flops == 0
+        assert second.work.epilogue_flops == flops * second.work.m * second.work.n
+
+
+@pytest.mark.parametrize(("batch", "apart"), [(16, False), (32, True)])
+def test_chunks_of_experts_with_several_sequences_are_added_in_a_pass(
+    batch: int, apart: bool
+) -> None:
+    model = small(embed=1024, mlp=2048, heads=8, head_dim=128, experts=8, experts_per_token=2)
+    plan = plan_of({"fsdp": 16}, seq_len=2048, global_batch=batch, capacity_factor=1.25)
+    ring = loop(program_of(model, plan, Slice("v4", "2x2x4")).body, "layer/expert_wi_0/ring")
+    added = [op.work for op in ring.body if isinstance(op, Compute) and op.name.endswith("/add")]
+    assert bool(added) == apart
+    for work in parts(ring)[0]:
+        assert isinstance(work.work, MatmulWork)
+        assert not (apart and work.work.epilogue_flops)

@@ -56,6 +56,7 @@ CASES: dict[str, Case] = {
     "reduce-at-once": (small(), plan_of({"data": 4, "fsdp": 4}), V7X),
     "merge-gradients": (small(), plan_of(FSDP), V6E),
     "merge-all-reduces": (small(kv_heads=1), plan_of(BY_TENSOR), V5E),
+    "whole-heads": (wide(vocab=128256), long({"data": 2, "fsdp": 8}), V5P),
     "gradients-after-loop": (small(), plan_of(FSDP), V6E),
     "late-norm-gradient": (small(), plan_of({"data": 4, "fsdp": 4}), V7X),
     "head-gradient-first": (small(), plan_of({"data": 16}, global_batch=1024), V5E),
@@ -70,6 +71,7 @@ CASES: dict[str, Case] = {
     "turn-heads": (wide(tied_embeddings=True, vocab=32000), long(FSDP), V5P),
     "turn-tables": (small(), plan_of({"fsdp": 8, "context": 2}), V6E),
     "carry-gathers": (wide(), long(BY_TENSOR, rules={"act_embed": "tensor"}), V5E),
+    "matmul-beside-sums": (wide(), long({"fsdp": 8, "tensor": 2}), V7X),
     "prefetch": (small(), plan_of(FSDP, style="maxtext"), V5E),
     "exchange-copies": (
         small(experts=4, experts_per_token=1),

@@ -34,7 +34,8 @@ def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
 
     What is sorted is gathered in the order of the senders, and sorted again among the experts of
     the device that has them: after the dispatch and before the combine (MaxText's moe.py,
-    `local_permute`).
+    `local_permute`). A ragged all-to-all moves rows in two pieces, so they are copied besides, on
+    the same side (all 24 exchanges of four programs on v5e, v5p and 7x; libtpu 0.0.42.1).
     """
     sorted_keys = {
         key
@@ -52,7 +53,11 @@ def copy_exchanges(entries: Sequence[Entry], body: Body) -> list[Entry]:
         by_sort = not sorted_keys.isdisjoint((*collective.reads, *collective.writes))
         sides = _of_sort(collective, buffers) if by_sort else _of_matmuls(collective, body)
         name = "sort" if by_sort else "relayout"
-        result.extend(copied(entry, (sides,), name, buffers))
+        for one in copied(entry, (sides,), name, buffers):
+            if by_sort and isinstance(one, PlannedCollective):
+                result.extend(copied(one, (sides,), "pieces", buffers))
+            else:
+                result.append(one)
     return result
 
 

@@ -16,8 +16,9 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
     It takes the place of a reduce-scatter over the axes that shard the weight, and of an all-reduce
     of the shards over others of the slice, where the SparseCore reduces. Of compiled plans with
     `data` and `fsdp` (libtpu 0.0.42.1), 11 of 11 on 7x do this, and one of some 40 on v2 to v6e,
-    for K and V alone. So is the gradient of a table to which each device adds its own tokens, on
-    all chips (15 of 15 programs of plain style with `data` and `fsdp` on v2 to v6e).
+    for K and V alone. A loss in tiles does so in each tile (three of three on 7x). So is the
+    gradient of a table to which each device adds its own tokens, on all chips (15 of 15 programs of
+    plain style with `data` and `fsdp` on v2 to v6e).
     """
     tables = {
         key
@@ -37,8 +38,29 @@ def reduce_at_once(nodes: Sequence[Node], body: Body) -> list[Node]:
         and node.writes[0] in further
     ]
     merged = {node.name: _merged(body, node, further[node.writes[0]]) for node in first}
+    merged |= {node.name: wider for node in body.collectives if (wider := _widened(body, node))}
     gone = {further[node.writes[0]].name for node in first}
     return [merged.get(node.name, node) for node in nodes if node.name not in gone]
+
+
+def _widened(body: Body, node: CollectiveNode) -> CollectiveNode | None:
+    """Return a reduce-scatter of a term over all the axes that it is partial over, if it is not.
+
+    The others are left for the sum of all tiles, whose all-reduce of shards stays: it moves what a
+    tile does once, for a part of the devices.
+    """
+    if not (_is_gradient(node) and node.kind is CollectiveKind.REDUCE_SCATTER):
+        return None
+    maker = next((one for one in body.computes if node.reads[0] in one.writes), None)
+    if maker is None or not body.over(node.axes).offloaded:
+        return None
+    (made, *_), split = maker.op.outputs, dict(maker.split)
+    partial = {axis for dim in split.keys() - {*made.dims} for axis in split[dim]}
+    read = [each for each in body.nodes if node.writes[0] in each.reads]
+    left = partial - {*node.axes}
+    if not left or is_across(tuple(left)) or any(isinstance(one, CollectiveNode) for one in read):
+        return None
+    return _merged(body, node, replace(node, axes=tuple(partial)))
 
 
 def _summed_whole(nodes: Sequence[Node], body: Body) -> list[Node]:

@@ -26,6 +26,10 @@ CAP_FLOPS, CAP_GRADIENT_FLOPS = 10.0, 13.0
 its gradient, which computes the tangent t again and multiplies by 1 - t^2; see
 `mlp.ACTIVATION_FLOPS`."""
 
+LOSS_FLOPS, LOSS_GRADIENT_FLOPS = 11.0, 11.0
+"""Vector operations per logit of the sum of exponentials with the label's logit, whose maximum the
+matmul has found, and of its gradient, without conversions (see `lowering/softmax_passes.py`)."""
+
 MASK, INDEX, TAKE = "mask", "index", "take"
 """How a loss finds the logits of the labels, see `LossForm`."""
 
@@ -154,8 +158,8 @@ def _cross_entropy(
         "loss",
         (logits, ids),
         w.tensor(out, x.dims[:-1], "f32"),
-        SOFTMAX_FLOPS + (CAP_FLOPS if form.cap else 0.0),
-        gradient_flops=2 * SOFTMAX_FLOPS + (CAP_GRADIENT_FLOPS if form.cap else 0.0),
+        LOSS_FLOPS + (CAP_FLOPS if form.cap else 0.0),
+        gradient_flops=LOSS_GRADIENT_FLOPS + (CAP_GRADIENT_FLOPS if form.cap else 0.0),
         over=(vocab,),
         picks="" if form.labels == MASK else w.dim(vocab),
         scatters_back=form.labels == INDEX,

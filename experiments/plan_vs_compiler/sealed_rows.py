@@ -1,9 +1,10 @@
-"""Compile the sample about HBM: python memory_rows.py [--kinds NAME ...] [--count N]
+"""Compile a sample by kind: python sealed_rows.py [--sample NAME] [--kinds NAME ...] [--count N]
 
-Rows to learn from go to `memory.parquet`, at the end of a run. Those that are held out are sealed,
-as text that nobody reads by accident, in `memory_sealed.txt`, and nothing of them is printed but
-that they are there: `open_held_out.py` opens them, once, and moves them to the table. A run
-continues where the last one ended.
+Rows to learn from go to the sample's table, `memory.parquet` or `fresh.parquet`, at the end of a
+run. Those that are held out are sealed, as text that nobody reads by accident, in
+`memory_sealed.txt` or `fresh_sealed.txt`, and nothing of them is printed but that they are there:
+`open_held_out.py` opens them, once, and moves them to the table. A run continues where the last one
+ended.
 """
 
 import argparse
@@ -14,14 +15,17 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import fresh
+import memory
 import pandas as pd
-from memory import KINDS, LARGEST, MemoryTwin, draw, is_held_out, numbers
 from sample import FLAGS
+from sealed_sample import KindTwin, SealedSample
 
 TIME_LIMIT_S = 150.0
 PER_PROCESS = 20
@@ -30,12 +34,9 @@ PER_PROCESS = 20
 BUFFERS = 12
 """The largest buffers of a program that a row keeps."""
 
-HERE = Path(__file__).parent
-TABLE, JOURNAL, SEALED = (
-    HERE / name for name in ("memory.parquet", "memory.jsonl", "memory_sealed.txt")
-)
-WRITTEN = ("model", "plan", "versions", "buffers", "compared")
-"""Columns of the table that are JSON."""
+SEALED_SAMPLES = {each.name: each for each in (memory.SAMPLE, fresh.SAMPLE)}
+WRITTEN = ("model", "plan", "versions", "buffers", "compared", "times")
+"""Columns of the tables that are JSON."""
 
 _NEEDS = re.compile(
     r"memory required for [^(]*\(([\d.]+)(\w)\) exceeds available HBM \(([\d.]+)(\w)\)"
@@ -44,23 +45,24 @@ _USED = re.compile(r"Used ([\d.]+)(\w) of ([\d.]+)(\w) hbm")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def row_of(number: int) -> dict[str, Any] | None:
-    """Return the row of a twin, or None if nothing was drawn that fits together.
+def row_of(name: str, number: int) -> dict[str, Any] | None:
+    """Return the row of a twin of a sample, or None if nothing was drawn that fits together.
 
     program_hbm_bytes: of a program that the compiler refuses, what it says that it needs.
     buffers: the largest ones at the peak: [bytes, shape, instruction, operation].
     """
     import tpusim as ts
 
-    twin, began = draw(number), monotonic()
+    sample, began = SEALED_SAMPLES[name], monotonic()
+    twin = sample.draw(number)
     if twin is None:
         return None
-    row = _about(twin)
+    row = _about(twin) | {"held_out": sample.is_held_out(number)}
     try:
         model, plan, pod = twin.arguments()
         planned = ts.simulate(model, plan, pod)
         row |= {"plan_hbm_bytes": planned.hbm_peak_bytes, "plan_step_s": planned.step_time_s}
-        if planned.hbm_peak_bytes > LARGEST * pod.chip.hbm_usable_bytes:
+        if planned.hbm_peak_bytes > memory.LARGEST * pod.chip.hbm_usable_bytes:
             return None
         flags = FLAGS[twin.flags]
         made = ts.check(model, plan, pod, time_limit=TIME_LIMIT_S, compiler_options=flags)
@@ -72,11 +74,10 @@ def row_of(number: int) -> dict[str, Any] | None:
     return row | {"seconds": monotonic() - began}
 
 
-def _about(twin: MemoryTwin) -> dict[str, Any]:
+def _about(twin: KindTwin) -> dict[str, Any]:
     return {
         "number": twin.number,
         "kind": twin.system,
-        "held_out": twin.held_out,
         "slice": str(twin.pod),
         "model": twin.model,
         "plan": twin.plan,
@@ -88,7 +89,7 @@ def _about(twin: MemoryTwin) -> dict[str, Any]:
 
 
 def _compiled(made: Any) -> dict[str, Any]:
-    memory = made.compiled.memory
+    memory, facts = made.compiled.memory, made.comparison.facts()
     return {
         "refused": bool(made.compiled.refusal),
         "program_hbm_bytes": memory.total,
@@ -99,7 +100,8 @@ def _compiled(made: Any) -> dict[str, Any]:
         "host_bytes": memory.host,
         "versions": dict(made.compiled.versions),
         "buffers": list(_buffers(made)),
-        "compared": made.comparison.facts()["memory"],
+        "compared": facts["memory"],
+        "times": facts["times"],
     }
 
 
@@ -137,36 +139,36 @@ def unsealed(line: str) -> dict[str, Any]:
     return row
 
 
-def open_rows() -> list[dict[str, Any]]:
+def open_rows(sample: SealedSample) -> list[dict[str, Any]]:
     """Return the rows to learn from: of the table, and of the journal of a run that was ended."""
-    table = pd.read_parquet(TABLE) if TABLE.exists() else pd.DataFrame()
+    table = pd.read_parquet(sample.table) if sample.table.exists() else pd.DataFrame()
     rows = [{k: v for k, v in row.items() if v == v} for row in table.to_dict("records")]
     for row in rows:
-        row |= {name: json.loads(row[name]) for name in WRITTEN}
+        row |= {name: json.loads(row[name]) for name in WRITTEN if name in row}
     known = {row["number"] for row in rows}
-    journal = map(json.loads, _lines(JOURNAL))
+    journal = map(json.loads, _lines(sample.journal))
     return [*rows, *(row for row in journal if row["number"] not in known)]
 
 
-def write_table() -> None:
+def write_table(sample: SealedSample) -> None:
     """Write the rows to learn from as a table, in place of the journal."""
-    rows = sorted(open_rows(), key=lambda row: int(row["number"]))
+    rows = sorted(open_rows(sample), key=lambda row: int(row["number"]))
     written = [row | {name: json.dumps(row.get(name)) for name in WRITTEN} for row in rows]
-    pd.DataFrame(written).to_parquet(TABLE, compression="zstd", index=False)
-    JOURNAL.unlink(missing_ok=True)
+    pd.DataFrame(written).to_parquet(sample.table, compression="zstd", index=False)
+    sample.journal.unlink(missing_ok=True)
 
 
-def sealed_rows() -> list[dict[str, Any]]:
+def sealed_rows(sample: SealedSample) -> list[dict[str, Any]]:
     """Return the rows that are held out. Only `open_held_out.py` and a continued run ask."""
-    return [unsealed(line) for line in _lines(SEALED)]
+    return [unsealed(line) for line in _lines(sample.seal)]
 
 
-def open_sealed() -> None:
+def open_sealed(sample: SealedSample) -> None:
     """Move the rows that are held out to the table: those of a round that was opened."""
-    with JOURNAL.open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in sealed_rows())
-    write_table()
-    SEALED.unlink(missing_ok=True)
+    with sample.journal.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in sealed_rows(sample))
+    write_table(sample)
+    sample.seal.unlink(missing_ok=True)
 
 
 def _lines(file: Path) -> list[str]:
@@ -174,26 +176,31 @@ def _lines(file: Path) -> list[str]:
 
 
 def main() -> None:
-    """Compile what is missing of the sample, the third that is held out first."""
+    """Compile what is missing of a sample."""
     given = argparse.ArgumentParser(description=__doc__)
-    given.add_argument("--kinds", choices=KINDS, nargs="*", default=list(KINDS))
+    given.add_argument("--sample", choices=SEALED_SAMPLES, default=memory.SAMPLE.name)
+    given.add_argument("--kinds", nargs="*", help="of the sample; all of them without")
     given.add_argument("--count", type=int, default=10**6, help="rows of this run at most")
+    given.add_argument("--sealed", action="store_true", help="the third that is held out first")
     asked = given.parse_args()
-    done = {row["number"] for row in [*open_rows(), *sealed_rows()]}
-    kinds = [list(KINDS).index(kind) for kind in asked.kinds]
-    missing = [n for n in numbers() if n not in done and n // 100 % 100 in kinds]
-    missing = sorted(missing, key=lambda number: not is_held_out(number))[: asked.count]
+    sample = SEALED_SAMPLES[asked.sample]
+    done = {row["number"] for row in [*open_rows(sample), *sealed_rows(sample)]}
+    kinds = [list(sample.kinds).index(kind) for kind in asked.kinds or sample.kinds]
+    missing = [n for n in sample.numbers() if n not in done and n // 100 % 100 in kinds]
+    missing.sort(key=lambda number: sample.is_held_out(number) != asked.sealed)
+    missing = missing[: asked.count]
     for first in range(0, len(missing), PER_PROCESS):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            for row in pool.map(row_of, missing[first : first + PER_PROCESS]):
+            rows = pool.map(partial(row_of, sample.name), missing[first : first + PER_PROCESS])
+            for row in rows:
                 if row is not None:
-                    _keep(row)
-    write_table()
+                    _keep(sample, row)
+    write_table(sample)
 
 
-def _keep(row: dict[str, Any]) -> None:
+def _keep(sample: SealedSample, row: dict[str, Any]) -> None:
     hidden = row["held_out"]
-    with (SEALED if hidden else JOURNAL).open("a") as file:
+    with (sample.seal if hidden else sample.journal).open("a") as file:
         file.write((sealed(row) if hidden else json.dumps(row)) + "\n")
     print(_line(row), file=sys.stderr, flush=True)
 
@@ -208,7 +215,8 @@ def _line(row: dict[str, Any]) -> str:
         row[key] / 2**30 for key in ("plan_hbm_bytes", "program_hbm_bytes", "usable_bytes")
     )
     verdict = ", refused" if row["refused"] else ""
-    return f"{about}: {plan:.2f} -> {program:.2f} of {usable:.1f} GiB{verdict}"
+    step = "" if row["refused"] else f", step {row['plan_step_s'] / row['program_step_s'] - 1:+.1%}"
+    return f"{about}: {plan:.2f} -> {program:.2f} of {usable:.1f} GiB{verdict}{step}"
 
 
 if __name__ == "__main__":
