@@ -107,10 +107,11 @@ def _planned(**keys: object) -> RunChange:
 
 def _three_matrices(setup: SimulationRun) -> SimulationRun:
     """Return the setup with a matrix each for queries, keys and values."""
-    if not setup.model.attention.fused_qkv:
+    attention = getattr(setup.model, "attention", None)
+    if attention is None or not attention.fused_qkv:
         return setup
     saved = [{"qkv": ("q", "k", "v")}.get(name, (name,)) for name in setup.plan.remat.save]
-    plan = setup.plan.replace(save=tuple(sorted(chain.from_iterable(saved))))
+    plan = setup.plan.replace(save=tuple(sorted(set(chain.from_iterable(saved)))))
     return replace(setup, model=setup.model.replace(fused_qkv=False), plan=plan)
 
 

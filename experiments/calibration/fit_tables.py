@@ -11,10 +11,11 @@ import numpy as np
 from fitted_constants import ESTIMATED, WHOLE_RUNS, Group
 from fitting import FLAT, Floats, Surface
 from matmul_estimates import OVERLAP, SHARE, catalogue, matmul_surface
-from run_errors import Observation, fine_axes, observations, simulated_surface
+from run_errors import Observation, fine_axes, observations, simulated_surface, today
 
 from tpusim.base.units import format_seconds
 from tpusim.hardware.chip import COST_UNITS
+from tpusim.validation.statistics import error_statistics
 
 SIGNIFICANT = 2.0
 """A catalogue value is wrong if its loss is this many standard errors above the least."""
@@ -135,7 +136,7 @@ def csv_text(fits: Sequence[Fit]) -> str:
 def markdown(fits: Sequence[Fit]) -> str:
     """Return the tables of README.md: values, errors, runs, and the compiler's estimates."""
     found = list(rows(fits))
-    parts = (_values(found), _errors(found), _moved(fits), _estimates())
+    parts = (_values(found), _errors(found), _left_out(fits), _moved(fits), _estimates())
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -177,6 +178,33 @@ def _errors(found: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"| `{name}` | {shown(name, row['neutral'])} | {' | '.join(cells)} "
             f"| {row['neutral_significance']:.1f} |"
         )
+
+
+def left_out_errors(fits: Sequence[Fit]) -> dict[str, float]:
+    """Return the error of each run with all constants fitted without its family.
+
+    What the groups of constants change is multiplied, as they are fitted apart.
+    """
+    found = {name: 1 + one.error for name, one in today().items() if one.error is not None}
+    for fit in fits:
+        changed = (1 + fit.left_out(by_family=True)) / (1 + fit.errors(**fit.group.catalogue))
+        for each, factor in zip(fit.seen, changed, strict=True):
+            found[each.runs[-1]] *= float(factor)
+    return {name: ratio - 1 for name, ratio in found.items()}
+
+
+def _left_out(fits: Sequence[Fit]) -> Iterator[str]:
+    found = list(left_out_errors(fits).values())
+    now = [one.error for one in today().values() if one.error is not None]
+    left_out, catalogue = (
+        f"{s['median_abs_error']:.1%} in the median, {s['mean_abs_error']:.1%} in the mean and "
+        f"{s['p90_abs_error']:.1%} at the 90th percentile"
+        for s in map(error_statistics, (found, now))
+    )
+    yield (
+        f"All {len(found)} runs, each with every constant fitted without its family, are off by "
+        f"{left_out}; with the catalogue's constants by {catalogue}."
+    )
 
 
 def _moved(fits: Sequence[Fit]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tpusim.validation import MeasuredRun, RunChange, measured_runs
 from tpusim.validation.outcome import RunOutcome, simulate_run
 from tpusim.validation.pairs import run_pairs
 
-RUNS = Path(__file__).resolve().parents[2] / "tests" / "measured" / "runs" / "calibration"
+RUNS = Path(__file__).resolve().parents[2] / "tests" / "measured" / "runs"
 MOVED = 0.01
 """A run moves with a constant if it takes this fraction longer at one bound than at the other."""
 
@@ -96,7 +96,7 @@ def _times(group: Group) -> Iterator[Observation]:
 def _ratios(group: Group) -> Iterator[Observation]:
     """Yield the pairs of a run on one slice and the same on several."""
     for pair in run_pairs(list(today().values())):
-        alike = pair.thing == "num_slices" and not pair.also and pair.change.startswith("1 ")
+        alike = pair.decision == "slices" and not pair.also and pair.change.startswith("1 ")
         ids = (pair.first, pair.second)
         if alike and pair.second != OTHER_SOFTWARE and today()[pair.first].run.chip in group.chips:
             family = today()[pair.first].family

@@ -13,6 +13,7 @@ from tpusim.program import (
     AttentionWork,
     MatmulWork,
     equivalent_matmul,
+    grid_steps,
     grouped_bytes_read,
     kernel_rows,
 )
@@ -210,7 +211,7 @@ def grouped(batch: int, m: int, k: int, n: int, ragged: str) -> MatmulWork:
 
 def test_small_experts_slow_a_grouped_kernel_and_leave_a_batch_alone() -> None:
     """The array's time grows by the tiles visited; forward and for weight gradients alike."""
-    device = load_chip("v5p").device
+    device = load_chip("v5p").replace(kernel_step=0.0).device
     one = MatmulWork(256, 1024, 7168, 2048, "bf16", 0, 0)
     forward = replace(one, ragged="m")
     weights = MatmulWork(256, 7168, 1024, 2048, "bf16", 0, 0, ragged="k")
@@ -259,7 +260,7 @@ def test_cores_share_the_columns_of_a_grouped_kernel_by_whole_tiles(
 def test_a_chip_of_two_cores_has_one_idle_where_tiles_are_odd() -> None:
     """v5p, three tiles of 512: 4/3 of the time on the array; 7x, whose device is a core, all."""
     for chip, ratio in (("v4", 4 / 3), ("v5p", 4 / 3), ("v6e", 1.0), ("7x", 1.0)):
-        device = load_chip(chip).device
+        device = load_chip(chip).replace(kernel_step=0.0).device
         work = MatmulWork(1, 8192, 4096, 1536, "bf16", 0, 0)
         alone = float(matmul_seconds(work, device)) - device.costs.op_launch
         tiled = replace(work, ragged="m", tiles=(512, 1024, 512))
@@ -286,9 +287,56 @@ def test_a_grouped_kernel_reads_operands_once_a_tile() -> None:
 
 
 def test_a_grouped_kernel_of_one_group_and_whole_tiles_takes_the_array_as_long() -> None:
-    device = load_chip("v6e").device
+    device = load_chip("v6e").replace(kernel_step=0.0).device
     work = bf16(8192, 4096, 2048)
     assert matmul_seconds(replace(work, ragged="m"), device) == matmul_seconds(work, device)
+
+
+@pytest.mark.parametrize(
+    ("cores", "tiles", "steps"),
+    [
+        (1, (), (16 + 7) * 4 * 2),
+        (2, (), (16 + 7) * 4),
+        (1, (512, 2048, 1536), (16 + 7) * 2),
+        (2, (512, 2048, 1536), (16 + 7) * 2),  # one tile of columns: one core has none
+        (2, (512, 1024, 512), (16 + 7) * 4 * 2),  # two of three tiles on one core
+        (1, (1024, 4096, 1536), 8 + 7),
+        (1, (8192, 4096, 1536), 8),  # a tile has all rows, once for each group
+    ],
+)
+def test_a_grouped_kernel_steps_over_tiles_of_rows_sums_and_columns(
+    cores: int, tiles: tuple[int, ...], steps: int
+) -> None:
+    """8 groups of 1024 rows, [4096, 1536] each; the gradient of the matrices steps as often."""
+    forward = MatmulWork(8, 1024, 4096, 1536, "bf16", 0, 0, ragged="m", tiles=tiles)
+    assert grid_steps(forward, cores) == steps
+    rows, height, width = tiles or (512, 1024, 1024)
+    turned = (height, rows, width) if tiles else ()
+    weights = MatmulWork(8, 4096, 1024, 1536, "bf16", 0, 0, ragged="k", tiles=turned)
+    assert grid_steps(weights, cores) == steps
+    assert grid_steps(replace(forward, ragged=""), cores) == 0
+
+
+def test_a_step_of_a_grouped_kernel_takes_as_long_as_one_of_attention() -> None:
+    """`kernel_step` beside the array, so default tiles take longer for 1536 columns than wide ones.
+
+    Measured steps of Hunyuan 3 on 7x, half of which are such kernels: 1.17 and 1.19.
+    """
+    chip = load_chip("7x")
+    device, free = chip.device, chip.replace(kernel_step=0.0).device
+    default = MatmulWork(192, 1365, 4096, 1536, "bf16", 0, 0, ragged="m")
+    for work in (default, replace(default, tiles=(512, 2048, 1536))):
+        steps = grid_steps(work) * device.costs.kernel_step
+        assert matmul_seconds(work, device) == pytest.approx(matmul_seconds(work, free) + steps)
+    wide = matmul_seconds(replace(default, tiles=(512, 2048, 1536)), device)
+    assert 1.4 < matmul_seconds(default, device) / wide < 1.7
+
+
+@pytest.mark.parametrize(("tile", "times"), [(1024, 23), (3968, 23), (4096, 8), (8192, 8)])
+def test_a_tile_of_all_that_is_summed_keeps_the_matrix_of_its_group(tile: int, times: int) -> None:
+    """Else its block changes with each step, and comes again for each of 16 + 7 tiles of rows."""
+    read = grouped_bytes_read(8, 1024, 4096, 1536, "m", 2.0, (512, tile, 1536))
+    assert read == 2 * (8 * 1024 * 4096 + times * 4096 * 1536)
 
 
 def test_what_is_fused_to_a_matmul_runs_beside_its_loads() -> None:

@@ -59,7 +59,7 @@ VALUES: dict[str, list[Any]] = {
     "expert_buffer": [2.0],
     "expert_skew": [1.0],
     "seed": [3],
-    "expert_tiles": [[256, 256, 256]],
+    "expert_tiles": [[256, 256, 256], []],
     "virtual_stages": [2],
     "stage_layers": [[2, 2]],
     "without_passes": [["observed"]],

@@ -2,6 +2,7 @@
 
 import csv
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -123,10 +124,7 @@ def test_every_pass_that_can_be_switched_off_has_a_row() -> None:
     assert [name for name in ablation.switches() if f"| `{name}` |" not in text] == []
 
 
-@pytest.mark.parametrize(("wanted", "faults"), [(0.033, 0), (0.012, 1)])
-def test_the_check_fails_where_all_families_ask_for_another_value(
-    wanted: float, faults: int
-) -> None:
+def turnaround_fit(wanted: float) -> Any:
     """Four runs of 50 ms of work, measured with a turnaround of their own, and the catalogue's."""
     group = GROUPS["turnaround"]
     axis = errors.fine_axes(group)
@@ -134,9 +132,30 @@ def test_the_check_fails_where_all_families_ask_for_another_value(
     off = np.log((0.05 + axis["turnaround"]) / (0.05 + wanted))
     spread = np.array([-0.01, -0.005, 0.005, 0.01])
     surface = module("fitting").Surface(axis, off + spread[:, None], tuple("abcd"), group.scale)
-    fit = tables.Fit(group, seen, surface)
+    return tables.Fit(group, seen, surface)
+
+
+@pytest.mark.parametrize(("wanted", "faults"), [(0.033, 0), (0.012, 1)])
+def test_the_check_fails_where_all_families_ask_for_another_value(
+    wanted: float, faults: int
+) -> None:
+    fit = turnaround_fit(wanted)
     assert fit.best["turnaround"] == pytest.approx(wanted, abs=1e-3)
     assert len(module("run").check([fit])) == faults
+
+
+def test_a_run_is_left_out_of_its_constants_with_its_family(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The catalogue has 33 ms, the runs ask for 12: its error goes, and that of others stays."""
+    fit = turnaround_fit(0.012)
+    now = dict(zip("abcd", fit.errors(**fit.group.catalogue), strict=True)) | {"other": 0.2}
+    outcomes = {name: SimpleNamespace(error=error) for name, error in now.items()}
+    monkeypatch.setattr(tables, "today", lambda: outcomes)
+    found = tables.left_out_errors([fit])
+    assert found["other"] == pytest.approx(0.2)
+    assert [found[name] for name in "abcd"] == pytest.approx([-0.01, -0.005, 0.005, 0.01], abs=0.01)
+    assert min(now[name] for name in "abcd") > 0.3
 
 
 @pytest.mark.thorough

@@ -61,6 +61,6 @@ def test_a_file_prints_its_measurement_beside_the_prediction(
     ratio = result.step_time_s / read.measured.step_s
     assert told[0].endswith(f"19.9 s (printed); predicted over measured {ratio:.3f}")
     assert "confidence A" in "".join(told)
-    assert "assumed     model.tied_embeddings" in told
+    assert "assumed     slice.clock; model.tied_embeddings" in told
     assert run(["simulate", path, "--set", "plan.remat=minimal"]) == 0
     assert "\nmeasured" not in capsys.readouterr().out

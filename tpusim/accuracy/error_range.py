@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from tpusim.base.units import format_seconds
+
 COVERAGE = 0.8
 """The fraction of runs whose measured time is in their range."""
 
@@ -29,11 +31,16 @@ class ErrorRange:
         """Half of the distance between the ends, as a fraction of the predicted time."""
         return (self.high - self.low) / 2
 
-    @property
-    def runs(self) -> str:
-        """The runs whose measured time is in the range, in words."""
-        which = "runs like this" if self.measured else "runs; nothing like it was measured"
-        return f"8 of 10 {which}"
+    def words(self, step_s: float, also: str = "") -> str:
+        """Return the range of a predicted step time, in seconds, and what it means, in words.
+
+        also: what is said after the ends, such as those of the MFU.
+        """
+        low, high = map(format_seconds, self.of(step_s))
+        ends = f"{low} to {high}{also}"
+        if self.measured:
+            return f"{ends} in 8 of 10 runs like this"
+        return f"nothing like it was measured: {ends} by the errors of other runs"
 
     def of(self, step_s: float) -> tuple[float, float]:
         """Return the ends for a predicted step time, in seconds."""

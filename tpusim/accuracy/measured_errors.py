@@ -5,22 +5,25 @@ A run's residual is the logarithm of its measured over its predicted time. A pre
     exp(centre -+ c * spread)
 
 The centre is the weighted mean of the residuals, the spread the weighted mean of their distances
-from it, and `c` what makes ranges made so hold 80 % of the measured runs. The weights of the runs
-fall with their distance d in features, as exp(-d^2 / 2), and a family of runs together weighs as
-much as its nearest run, since its errors are not independent. To them comes a prior, which counts
-as much as `Bandwidths.prior` families: its centre is 0, its spread that of all runs. Far from all
-that was measured the prior is all that is left.
+from it with that of releases of one program (`RELEASES`), independent of each other, and `c` what
+makes ranges made so hold 80 % of the families of measured runs. The weights of the runs fall with
+their distance d in features, as exp(-d^2 / 2), and a family of runs together weighs as much as its
+nearest run, since its errors are not independent. To them comes a prior, which counts as much as
+`Bandwidths.prior` families: its centre is 0, its spread that of all runs. Far from all that was
+measured the prior is all that is left.
 
 `c` is conformal (Vovk et al. 2005; Barber et al. 2021, "Predictive inference with the
 jackknife+"): each measured run gets centre and spread from the other families' runs, and c is the
-quantile of |residual - centre| / spread at 80 % times (n + 1) / n for n runs.
+quantile of |residual - centre| / spread at 80 % times (n + 1) / n for n families, each of which
+counts one: the next program is another family, and not another run of a large one (Dunn, Wasserman
+and Ramdas 2023, "Distribution-free prediction sets for two-layer hierarchical models").
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import product
-from math import ceil, exp, hypot
+from math import exp, hypot
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -66,6 +69,7 @@ BANDWIDTH_CHOICES = {
 }
 
 
+ROUNDING = 1e-9
 LEAST_SPREAD = 1e-6
 """The spread of runs with equal residuals, so that distances can be given in spreads."""
 
@@ -78,6 +82,11 @@ class _Local(NamedTuple):
     support: float
 
 
+RELEASES = 0.037
+"""The mean distance, in logarithms, of a release of one program from all of them. Two releases of
+one configuration are sqrt(2) times as far apart in the mean, a configuration counting one (52
+repeats of 25, tests/measured/release_repeats.csv). Residuals of few runs can be closer by luck."""
+
 OTHER_ARCHITECTURES = 0.44
 """Half of the range, in logarithms, of models that are no decoder or encoder: 80 % of 36 measured
 systems of other architectures are within it (experiments/systems; largest: 1.57)."""
@@ -86,16 +95,22 @@ systems of other architectures are within it (experiments/systems; largest: 1.57
 class MeasuredErrors:
     """The residuals of measured runs, and the ranges that follow from them."""
 
-    def __init__(self, rows: Sequence[Residual], bandwidths: Bandwidths = BANDWIDTHS) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Residual],
+        bandwidths: Bandwidths = BANDWIDTHS,
+        releases: float = RELEASES,
+    ) -> None:
         names = families(rows)
         self.rows = tuple(rows)
         self.bandwidths = bandwidths
+        self.releases = releases
         self._family = np.array([names.index(row.family) for row in rows])
         self._of_family = {name: self._family == place for place, name in enumerate(names)}
         self._residuals: Floats = np.array([row.residual for row in rows])
         self._chips = np.array([row.features.chip for row in rows])
         self._kinds = np.array([row.features.kinds for row in rows], object)
-        self._pipelined = np.array([row.features.pipelined for row in rows])
+        self._apart = np.array([row.features.apart for row in rows])
         self._measures = self._scaled([row.features for row in rows])
 
     def range(self, features: RunFeatures, without: str = "") -> ErrorRange:
@@ -179,7 +194,7 @@ class MeasuredErrors:
         squares = ((self._measures - self._scaled([features])) ** 2).sum(axis=1)
         squares += kinds / self.bandwidths.kind**2
         squares += (self._chips != features.chip) / self.bandwidths.chip**2
-        alike: Floats = np.exp(-squares / 2) * (self._pipelined == features.pipelined)
+        alike: Floats = np.exp(-squares / 2) * (self._apart == features.apart).all(axis=1)
         return alike
 
     def _local(self, features: RunFeatures, kept: Mask) -> _Local:
@@ -189,7 +204,7 @@ class MeasuredErrors:
         distances = np.abs(self._residuals - centre)
         everywhere = float(np.average(np.abs(self._residuals), weights=kept * self._shares))
         spread = (float(weights @ distances) + prior * everywhere) / (support + prior)
-        return _Local(centre, max(spread, LEAST_SPREAD), support)
+        return _Local(centre, max(hypot(spread, self.releases), LEAST_SPREAD), support)
 
     @cached_property
     def _shares(self) -> Floats:
@@ -206,10 +221,11 @@ class MeasuredErrors:
         return scores
 
     def _quantile(self, kept: Mask) -> float:
-        """Return the number of spreads that hold 80 % of the runs that are kept."""
+        """Return the number of spreads that hold 80 % of the families that are kept."""
         order = self._ascending[kept[self._ascending]]
-        place = min(ceil(COVERAGE * (len(order) + 1) - 1e-9), len(order)) - 1
-        return float(self._scores[order[place]])
+        held = np.cumsum(self._shares[order])
+        place = int(np.searchsorted(held, COVERAGE * (round(held[-1]) + 1) - ROUNDING))
+        return float(self._scores[order[min(place, len(order) - 1)]])
 
     @cached_property
     def _ascending(self) -> NDArray[np.intp]:

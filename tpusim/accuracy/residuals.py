@@ -25,8 +25,8 @@ DIGITS = 6
 FEWEST_FAMILIES = 4
 """The least n for which 80 % of n + 1 families are no more than n."""
 
-FEATURES = {f.name: f.type for f in fields(RunFeatures) if f.name != "transformer"}
-"""The columns of features; all measured runs are transformers."""
+FEATURES = {f.name: f.type for f in fields(RunFeatures)}
+"""The columns of features."""
 
 COLUMNS = ("id", "family", *FEATURES, "residual")
 

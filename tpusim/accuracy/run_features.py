@@ -19,7 +19,7 @@ class RunFeatures:
     mfu: predicted; with `params` and `step_s` it stands for the tokens of a device.
     exposed, vector, attention: fractions of the predicted step: communication and waits that no
         compute hides, vector work, attention.
-    transformer: True for a decoder or an encoder, as all of the measured runs are.
+    transformer: True for a decoder or an encoder, as nearly all of the measured runs are.
 
     Raise PlanError for numbers that are not positive (the fractions: negative), or not finite.
     """
@@ -56,6 +56,11 @@ class RunFeatures:
     def shares(self) -> tuple[float, float, float]:
         """Fractions of the step: exposed, vector, attention."""
         return self.exposed, self.vector, self.attention
+
+    @property
+    def apart(self) -> tuple[bool, bool]:
+        """What two runs must have in common to be compared at all."""
+        return self.pipelined, self.transformer
 
     @property
     def kinds(self) -> tuple[str, bool, bool]:

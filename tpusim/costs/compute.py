@@ -13,6 +13,7 @@ from tpusim.program import (
     Number,
     VectorWork,
     equivalent_matmul,
+    grid_steps,
     largest,
     power_sum,
     round_up,
@@ -31,6 +32,12 @@ READ_LATENCY = 0.57
 writing. On 7x groups of a few bytes take 0.68 to 0.77 us from HBM to VMEM, 0.50 to 0.61 from VMEM
 to HBM, and 1.24 to 1.30 from HBM to HBM (profiles of tpu-inference, `experiments/operations`).
 """
+
+
+ADDITION_CYCLES = 10.1
+"""Cycles in which a core adds 128 elements of a row to one that an index names: load, addition and
+store, and only then the next (libtpu 0.0.11.1 of March 2025, 124,276 bundles for 384 rows of 4096
+on v5p; libtpu 0.0.42.1 overlaps them, 15,736 bundles)."""
 
 
 def matrix_rate(device: Device, dtype: str) -> float:
@@ -85,7 +92,8 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
         loop: the shorter of the two, and at most `group_fill`.
     launch: see `group_launch`.
 
-    Elements that are scattered by their index follow one after another, `scatter_element` each.
+    Elements that are scattered by their index follow one after another, `scatter_element` each,
+    and so do pieces of rows that are added, `ADDITION_CYCLES` each on one core.
 
     Source: "How to Scale Your Model", roofline chapter; 75 operations of two profiles of 7x
     (`experiments/operations`).
@@ -97,7 +105,7 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     vector = work.flops / (device.vpu_flops * (reached or costs.vector_efficiency))
     core = largest(vector, work.crossing * (costs.lane_crossing or 0.0))
     fill = smallest(smallest(memory, core), costs.group_fill or 0.0)
-    scatter = work.scattered * costs.scatter_element
+    scatter = work.scattered * costs.scatter_element + work.added * ADDITION_CYCLES / device.clock
     return largest(memory, core) + fill + group_launch(work, device) + scatter
 
 
@@ -141,7 +149,7 @@ def matmul_seconds(
 
     share: of the rate of a matmul alone that the array keeps.
     overlap: p; None for that of a matmul alone.
-    array: see `array_seconds`.
+    array: see `array_seconds`; of a grouped kernel with `kernel_step` for each step of its grid.
     epilogue: the vector operations fused into the matmul.
     q: the chip's `epilogue_overlap`, how well they hide behind the array; 1 if not at all.
     memory: operands at `matmul_read` of HBM's bandwidth and the result at `copy_bandwidth`, beside
@@ -155,7 +163,8 @@ def matmul_seconds(
     Raise PlanError if the chip has no matrix rate for the dtype.
     """
     whole, costs = equivalent_matmul(work, device.tensor_cores), device.costs
-    array = array_seconds(*whole, work.dtype, device) / share
+    steps = grid_steps(work, device.tensor_cores)
+    array = array_seconds(*whole, work.dtype, device) / share + steps * costs.kernel_step
     memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
     if costs.matmul_read is not None:
         read = work.read_bytes / (device.hbm_bandwidth * costs.matmul_read)

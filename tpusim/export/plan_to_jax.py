@@ -113,6 +113,8 @@ def _unsaid(plan: Plan) -> Iterator[tuple[str, object, str]]:
     if plan.experts.tiles != DEFAULT_TILES:
         remedy = f"write {list(DEFAULT_TILES)}, which kernels of an exported step have"
         yield "experts.tiles", list(plan.experts.tiles), remedy
+    if plan.experts.sort_gradient != "gather":
+        yield "experts.sort_gradient", plan.experts.sort_gradient, "write 'gather'"
     if plan.reduces_once:
         remedy = "write 'per-microbatch', as the compiler reduces in each"
         yield "gradient_reduction", plan.gradient_reduction, remedy

@@ -36,6 +36,7 @@ def sizes_of(graph: Graph, choices: BodyChoices) -> Sizes:
         buffers_of(experts, graph.sizes),
         experts.tiles,
         compiler.attention_kernel,
+        experts.sort_gradient == "scatter",
     )
 
 

@@ -6,21 +6,19 @@ from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
 from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
+from tpusim.lowering.routing_work import routing_work, with_picked_bias
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
 from tpusim.plan import Axes
 from tpusim.program import (
-    SUBLANES,
     Flops,
     Number,
+    Pass,
     Work,
     grouped_bytes_read,
-    sublane_tiles,
+    tokamax_tiles,
 )
 
 Buffers = Mapping[str, Buffer]
-
-SUM_BYTES = 4.0
-"""Bytes of an element of the results of experts while they are added up (`float32_weight_sum`)."""
 
 
 def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
@@ -41,7 +39,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if not op.ragged:
                 return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue)
             ragged = "k" if "slot" not in op.output.dims else "m"
-            tiles = tuple(_tile(group, sizes) for group in dims[1:])
+            tiles = _tiles(op, dims[1:], (batch, m, k, n), sizes)
             item = sizes.itemsize(op.lhs.dtype)
             read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles)
             return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged, tiles)
@@ -57,7 +55,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             )
             return program.VectorWork(read, written, rows / sizes.itemsize("compute"))
         case graph.TokenRouting():
-            return _routing(op, split, sizes)
+            return routing_work(op, split, sizes)
         case graph.StateUpdate():
             moved = sizes.product(op.value.dims, split) * sizes.itemsize(op.state.dtype)
             return program.VectorWork(moved, moved, 0)
@@ -66,7 +64,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if op.scatters:
                 return _scatter_ofelements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
-            return program.VectorWork(spare * read, spare * written, spare * flops)
+            whole = program.VectorWork(spare * read, spare * written, spare * flops)
+            return with_picked_bias(op, whole, split, sizes)
     raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
 
 
@@ -117,6 +116,28 @@ def _matrix_dims(op: graph.Einsum) -> tuple[list[str], list[str], list[str], lis
     k = [d for d in dims if d not in out]
     n = [d for d in dims if d in right and d not in left and d in out]
     return (batch, n, k, m) if op.ragged and op.output.dims[-1] in m else (batch, m, k, n)
+
+
+def _tiles(
+    op: graph.Einsum,
+    groups: Sequence[Sequence[str]],
+    extents: tuple[Number, Number, Number, Number],
+    sizes: Sizes,
+) -> tuple[Number, ...]:
+    """Return the tiles of m, k and n of a grouped kernel: those of the plan, or Tokamax's own.
+
+    groups: dimensions of m, k and n.
+    extents: of the batch and of m, k and n.
+    """
+    if sizes.tiles:
+        return tuple(_tile(group, sizes) for group in groups)
+    batch, m, k, n = extents
+    small = is_quantised(op)
+    if "slot" not in op.output.dims:
+        rows, height, width = tokamax_tiles(batch * k, m, n, "weights", batch, small)
+        return height, rows, width
+    direction: Pass = "rows" if op.phase is Phase.BACKWARD else "forward"
+    return tokamax_tiles(batch * m, k, n, direction, batch, small)
 
 
 def _tile(dims: Sequence[str], sizes: Sizes) -> int:
@@ -348,48 +369,3 @@ def collective_bytes(collective: CollectiveNode, sizes: Sizes) -> Number:
 def padding_bytes(buffer: Buffer, sizes: Sizes) -> Number:
     """Return the bytes of a buffer that hold no data."""
     return buffer_bytes(buffer, sizes) * sizes.padding(buffer.local)
-
-
-def _routing(op: graph.TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> program.VectorWork:
-    """Return the work of sorting tokens: rows cross HBM, picked by the order of their experts.
-
-    A dispatch first repeats the row of each token for its choices, and then picks the row of each
-    slot: both are read, and written. A combine picks the rows back, then reads them and writes
-    their sum for each token, in f32. The transpose of a weighted one first writes each token's
-    gradient times its gates, and picks what the combine had picked again for the gates' gradient
-    (MaxText's moe.py, `permute` and `unpermute`; its repetition is a pass of its own and its
-    gathers need no other on v6e 2x2, libtpu 0.0.42.1. `jnp.take` needs one that selects, in place
-    of the repetition).
-
-    Rows of a token's choices, [token, choice, embed], have the choices in the sublanes, and rows in
-    the order of experts, [row, embed], the rows: unless the choices fill whole tiles of 8, going
-    from one to the other is a copy. It reads and writes as many choices as their tiles hold, 8 for
-    6, and what is to be summed, in f32 (DeepSeek-V2-Lite, 6 of 64 experts, and Mixtral, 2 of 8, on
-    v5p; Gemma 4, 8 of 128 on 7x, has none; libtpu 0.0.42.1).
-
-    A conversion, a multiplication and an addition each element of a slot; the sort of the experts'
-    numbers is not counted.
-    """
-    one, other = op.tokens, op.output
-    slots, tokens = (other, one) if op.dispatch else (one, other)
-    item, choices = sizes.itemsize(slots.dtype), sizes.dims["choice"]
-    elements = sizes.product(slots.dims, split)
-    rows = elements * item
-    own = sizes.product(tokens.dims, split) * sizes.itemsize(tokens.dtype)
-    copied = choices % SUBLANES > 0
-    stored = rows * sublane_tiles(choices) / choices
-    summed = stored * SUM_BYTES / item if copied else rows
-    pick, picks = (rows, rows), 2 if op.dispatch and op.weighted else 1
-    if op.dispatch:
-        passes = [(own, stored), *([(stored, rows)] if copied else []), pick]
-        if op.weighted:
-            passes += [pick, *([(rows, summed)] if copied else []), (summed, 0)]
-    else:
-        terms = summed if op.weighted else stored
-        passes = [pick, *([(rows, terms)] if copied else []), (terms, own)]
-    return program.VectorWork(
-        sum(read for read, _ in passes),
-        sum(written for _, written in passes),
-        0.0 if op.dispatch and not op.weighted else (6 if op.dispatch else 3) * elements,
-        gathered=2 * rows * picks,
-    )

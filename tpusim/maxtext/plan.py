@@ -116,7 +116,7 @@ def _experts_of(config: MaxTextConfig) -> dict[str, Any]:
     Without a sort and without a capacity, MaxText gives every expert every token. Its ring of
     experts gathers the tokens of all and scatters their results. Without a factor its buffers have
     capacity for all tokens that could arrive. Grouped kernels have the tiles of the first matmul
-    forward; those of the others, which may differ, are not read.
+    forward; those of the others, which may differ, are not read. Tokamax's choose their own.
     """
     if config.size("num_experts") == 1:
         return {}
@@ -130,7 +130,10 @@ def _experts_of(config: MaxTextConfig) -> dict[str, Any]:
     exchange = {"expert_exchange": "gather"} if config.flag("use_ring_of_experts") else {}
     buffer = 0.0 if capacity else max(config.table["ragged_buffer_factor"], 0.0)
     tiles = [config.size(f"wi_tile_fwd_{side}") for side in ("batch_seq", "embed_dim", "mlp_dim")]
-    kernels = {} if capacity else {"expert_tiles": tiles}
+    own = config.flag("use_tokamax_gmm")
+    kernels: dict[str, Any] = {} if capacity else {"expert_tiles": [] if own else tiles}
+    if config.flag("sparse_matmul") and not config.flag("use_custom_sort_vjp"):
+        kernels |= {"expert_sort_gradient": "scatter"}
     return {"capacity_factor": capacity, "expert_buffer": buffer, **exchange, **kernels}
 
 

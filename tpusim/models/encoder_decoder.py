@@ -76,6 +76,11 @@ class EncoderDecoder(Architecture):
                 check_heads(self.embed, self.heads, instead="give head_dim")
                 object.__setattr__(self, "head_dim", self.embed // self.heads)
             check_values(self, _CHOICES)
+            if self.attention.kernel == "none":
+                raise ModelError(
+                    "attention.kernel is 'none', but a decoder reads its encoder by attention; "
+                    "write 'dot' or 'flash'"
+                )
             if self.attention.global_every or self.attention.window:
                 raise ModelError(
                     f"attention.window is {self.attention.window}, but attention of "

@@ -125,7 +125,7 @@ class TransformerKeys(TypedDict, total=False):
     fused_qkv: Annotated[bool, "attention.fused_qkv"]
     rotary: Annotated[bool, "attention.rotary"]
     attention: Annotated[
-        Literal["flash", "dot"] | SelfAttention | Mapping[str, object], "attention.kernel"
+        Literal["flash", "dot", "none"] | SelfAttention | Mapping[str, object], "attention.kernel"
     ]
     softmax_dtype: Annotated[Literal["compute", "f32"], "attention.softmax_dtype"]
     window: Annotated[int, "attention.window"]

@@ -7,7 +7,7 @@ from tpusim.graph import COMPUTE
 from tpusim.models.checks import check_types, check_values
 
 _ATTENTION_CHOICES = {
-    "kernel": ("flash", "dot"),
+    "kernel": ("flash", "dot", "none"),
     "softmax_dtype": (COMPUTE, "f32"),
     "qk_norm_heads": ("", "each", "all"),
 }
@@ -20,7 +20,8 @@ _GLOBAL_KEYS = ("global_first", "global_head_dim", "global_kv_heads", "global_ke
 class SelfAttention:
     """Attention of each token to those of its sequence.
 
-    kernel: `flash` is a fused kernel, `dot` writes the scores to HBM.
+    kernel: `flash` is a fused kernel, `dot` writes the scores to HBM, and with `none` layers have
+        no attention: they are the MLP alone, as where the rest of a step is measured by itself.
     softmax_dtype: where the kernel is `dot`, the dtype of the scores that the softmax takes: the
         plan's (`compute`), or `f32`. A fused kernel keeps them on the chip.
     window: keys that a query sees, 0 for all of them.

@@ -308,6 +308,10 @@ class _Pattern:
 
     def _layer(self, w: GraphWriter, x: Tensor, out: Tensor, layer: int) -> None:
         """Write one layer: attention and MLP, serial or parallel."""
+        if self.model.attention.kernel == "none":
+            terms = self._terms(w, self._before(w, "mlp_norm", x), layer)
+            self._sum(w, (x, *terms), out)
+            return
         attn_in = self._before(w, "attn_norm", x)
         attended = self._post_norm(w, "attn", self._attention(w, attn_in, layer))
         attended = self._dropped(w, "attn", attended)

@@ -43,6 +43,7 @@ class Sizes:
     capacity: of buffers of slots, where no token is dropped.
     tiles: of grouped kernels: rows, and elements of `embed` and of the experts' width.
     kernel: of fused attention.
+    scatters: gradients of sorted tokens are scattered, see `Experts.sort_gradient`.
     """
 
     dims: Mapping[str, int]
@@ -53,6 +54,7 @@ class Sizes:
     capacity: ExpertCapacity | None = None
     tiles: Sequence[int] = DEFAULT_TILES
     kernel: AttentionKernel = field(default_factory=AttentionKernel)
+    scatters: bool = False
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict, init=False)
     _products: dict[tuple[object, ...], Number] = field(default_factory=dict, init=False)
     _elements: dict[int, tuple[LocalShape, Number]] = field(default_factory=dict, init=False)

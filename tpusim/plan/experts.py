@@ -10,6 +10,7 @@ from tpusim.base.value_checks import check_words, is_list, is_number
 
 Dispatch: TypeAlias = Literal["", "sort", "one_hot"]
 ExpertExchange: TypeAlias = Literal["all-to-all", "gather", "ring"]
+SortGradient: TypeAlias = Literal["gather", "scatter"]
 DEFAULT_TILES = (512, 1024, 1024)
 """Tiles of MaxText's kernels, unless a config says otherwise (its base.yml)."""
 
@@ -25,6 +26,9 @@ class Experts:
     exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each device
         gathers all tokens, picks those of its experts, and results are scattered; or `ring`, a
         gather in a collective matmul for the dispatch, and an all-to-all for the combine.
+    sort_gradient: how the gradient of sorted tokens finds its way back: by a `gather` in the
+        inverse order (MaxText's `use_custom_sort_vjp`), or a `scatter`, JAX's own gradient of
+        picking rows, which adds one row after the other (MaxText until the middle of 2025).
     buffer: capacity of a device, in rows over the mean, for its experts where nothing is dropped:
         shapes are fixed, so passes through HBM and memory have all rows, and only grouped kernels
         skip the empty ones. 0 has capacity for all rows that could arrive (MaxText's
@@ -33,13 +37,14 @@ class Experts:
         decides. Only where nothing is dropped.
     seed: of the one draw that all layers share.
     tiles: of the grouped kernels of sorted tokens: rows, and elements of `embed` and of the
-        experts' width (MaxText's `tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`). Kernels
-        compute whole tiles.
+        experts' width (MaxText's `tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`); empty for
+        those that Tokamax's kernels choose on 7x (`use_tokamax_gmm`). Kernels compute whole tiles.
     """
 
     capacity_factor: float = 0.0
     dispatch: Dispatch = ""
     exchange: ExpertExchange = "all-to-all"
+    sort_gradient: SortGradient = "gather"
     buffer: float = 0.0
     skew: float = 0.0
     seed: int = 0
@@ -95,20 +100,24 @@ class Experts:
             yield f"dispatch by {self.dispatch}"
         if self.exchange != "all-to-all":
             yield f"experts by {self.exchange}"
+        if self.sort_gradient != "gather":
+            yield f"gradients of the sort by {self.sort_gradient}"
         if self.buffer:
             yield f"buffers x{self.buffer:g}"
         if self.skew:
             yield f"skew {self.skew:g} of seed {self.seed}"
         if self.tiles != DEFAULT_TILES:
-            yield f"tiles of {' x '.join(map(str, self.tiles))}"
+            yield f"tiles of {' x '.join(map(str, self.tiles)) or 'Tokamax'}"
 
 
 def _checked_tiles(tiles: Sequence[int]) -> tuple[int, ...]:
-    """Return the tiles as a tuple. Raise PlanError if they are not three whole multiples of 8."""
-    given: tuple[int, ...] = tuple(tiles) if is_list(tiles) else ()
-    if len(given) != 3 or not all(type(one) is int and one > 0 and one % 8 == 0 for one in given):
+    """Return the tiles as a tuple: none, or three whole multiples of 8, or raise PlanError."""
+    given: tuple[int, ...] = tuple(tiles) if is_list(tiles) else (0,)
+    whole = all(type(one) is int and one > 0 and one % 8 == 0 for one in given)
+    if not whole or len(given) not in (0, 3):
         raise PlanError(
             f"plan.experts.tiles is {tiles!r}; write three multiples of 8: rows, elements of embed "
-            "and elements of the experts' width, such as [512, 1024, 1024]"
+            "and elements of the experts' width, such as [512, 1024, 1024], or [] for those that "
+            "Tokamax chooses"
         )
     return given

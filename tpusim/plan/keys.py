@@ -13,7 +13,7 @@ from tpusim.plan.attention_kernel import AttentionKernel, AttentionLibrary, Back
 from tpusim.plan.axes import Rule
 from tpusim.plan.compiler import Collectives, Compiler, Lowering, Style
 from tpusim.plan.context import Context, ContextExchanges
-from tpusim.plan.experts import Dispatch, ExpertExchange, Experts
+from tpusim.plan.experts import Dispatch, ExpertExchange, Experts, SortGradient
 from tpusim.plan.numerics import (
     GatherDtype,
     MatmulDtype,
@@ -85,6 +85,7 @@ class PlanKeys(TypedDict, total=False):
     capacity_factor: Annotated[float, "experts.capacity_factor"]
     dispatch: Annotated[Dispatch, "experts.dispatch"]
     expert_exchange: Annotated[ExpertExchange, "experts.exchange"]
+    expert_sort_gradient: Annotated[SortGradient, "experts.sort_gradient"]
     expert_buffer: Annotated[float, "experts.buffer"]
     expert_skew: Annotated[float, "experts.skew"]
     seed: Annotated[int, "experts.seed"]

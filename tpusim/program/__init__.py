@@ -11,6 +11,7 @@ from tpusim.program.convolution_shapes import rearrangements as rearrangements
 from tpusim.program.grouped_matmul import LANES as LANES
 from tpusim.program.grouped_matmul import SUBLANES as SUBLANES
 from tpusim.program.grouped_matmul import equivalent_matmul as equivalent_matmul
+from tpusim.program.grouped_matmul import grid_steps as grid_steps
 from tpusim.program.grouped_matmul import grouped_bytes_read as grouped_bytes_read
 from tpusim.program.grouped_matmul import kernel_rows as kernel_rows
 from tpusim.program.heap import HeapBuffer as HeapBuffer
@@ -57,6 +58,8 @@ from tpusim.program.tiles import at_least as at_least
 from tpusim.program.tiles import matrix_elements as matrix_elements
 from tpusim.program.tiles import stored_elements as stored_elements
 from tpusim.program.tiles import sublane_tiles as sublane_tiles
+from tpusim.program.tokamax_tiles import Pass as Pass
+from tpusim.program.tokamax_tiles import tokamax_tiles as tokamax_tiles
 from tpusim.program.work import ATTENTION_BLOCK as ATTENTION_BLOCK
 from tpusim.program.work import FLASH as FLASH
 from tpusim.program.work import SPLASH as SPLASH

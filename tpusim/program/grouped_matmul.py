@@ -15,7 +15,7 @@ SUBLANES, LANES = 8, 128
 `tpu_info`)."""
 
 
-def kernel_rows(groups: Number, rows: Number, tile: int = ROW_TILE) -> Number:
+def kernel_rows(groups: Number, rows: Number, tile: Number = ROW_TILE) -> Number:
     """Return the rows that the kernel works on, for groups of `rows` rows each on average.
 
     Groups follow one another in tiles of t rows, and a tile that several share is computed for each
@@ -28,7 +28,7 @@ def kernel_rows(groups: Number, rows: Number, tile: int = ROW_TILE) -> Number:
     return round_up(whole, tile_rows) + (groups - 1) * tile_rows
 
 
-def kernel_side(size: Number, tile: int = SIDE_TILE, cores: int = 1) -> Number:
+def kernel_side(size: Number, tile: Number = SIDE_TILE, cores: int = 1) -> Number:
     """Return a side of the matrices in whole tiles: 2048 for a width of 1536 in tiles of 1024.
 
     cores: of the device, among which the tiles are divided; each takes as many as the busiest.
@@ -55,6 +55,20 @@ def equivalent_matmul(work: MatmulWork, cores: int = 1) -> tuple[Number, Number,
     return 1, kernel_side(work.m, m_tile), kernel_rows(work.batch, work.k, k_tile), n
 
 
+def grid_steps(work: MatmulWork, cores: int = 1) -> Number:
+    """Return the steps of the kernel's grid on the busiest of the device's cores.
+
+    A step multiplies a tile of rows, of what is summed and of columns; a plain matmul has none.
+    """
+    if not work.ragged:
+        return 0
+    m_tile, k_tile, n_tile = _tiles_of(work.ragged, work.tiles)
+    across = kernel_side(work.n, n_tile, cores) / (cores * _side_tile(work.n, n_tile))
+    if work.ragged == "m":
+        return _visits(work.batch, work.m, m_tile) * _count(work.k, k_tile) * across
+    return _visits(work.batch, work.k, k_tile) * _count(work.m, m_tile) * across
+
+
 def grouped_bytes_read(
     batch: Number,
     m: Number,
@@ -62,7 +76,7 @@ def grouped_bytes_read(
     n: Number,
     ragged: str,
     item: float,
-    tiles: tuple[int, ...] = (),
+    tiles: tuple[Number, ...] = (),
 ) -> Number:
     """Return the operand bytes that pass from HBM, each as often as its tiles are read.
 
@@ -70,17 +84,19 @@ def grouped_bytes_read(
 
     `gmm` reads the rows for each tile of columns, and a group's matrix for each tile of rows:
     `item (rows k tiles(n) + tiles(rows) k n)`; `tgmm` reads both operands' rows for each tile of
-    the other's columns (their `bytes_accessed`).
+    the other's columns (their `bytes_accessed`). If one tile has all of k, the tiles of rows of a
+    group follow one another on the same block of its matrix, which Pallas then keeps (a block is
+    copied where its index changes): the matrix is read once.
     """
-    m_tile, _, n_tile = _tiles_of(ragged, tiles)
+    m_tile, k_tile, n_tile = _tiles_of(ragged, tiles)
     if ragged == "m":
-        whole = batch * m
-        visits = kernel_rows(batch, m, m_tile) / _row_tile(whole, m_tile)
-        return item * k * (whole * _count(n, n_tile) + visits * n)
+        again = smallest(_count(k, k_tile) - 1, 1)
+        times = 1 + again * (_visits(batch, m, m_tile) / batch - 1)
+        return item * k * batch * (m * _count(n, n_tile) + times * n)
     return item * batch * k * (m * _count(n, n_tile) + n * _count(m, m_tile))
 
 
-def _tiles_of(ragged: str, tiles: tuple[int, ...]) -> tuple[int, int, int]:
+def _tiles_of(ragged: str, tiles: tuple[Number, ...]) -> tuple[Number, Number, Number]:
     """Return the tiles of m, k and n: those given, or the defaults."""
     if tiles:
         m, k, n = tiles
@@ -88,13 +104,18 @@ def _tiles_of(ragged: str, tiles: tuple[int, ...]) -> tuple[int, int, int]:
     return (ROW_TILE, SIDE_TILE, SIDE_TILE) if ragged == "m" else (SIDE_TILE, ROW_TILE, SIDE_TILE)
 
 
-def _count(size: Number, tile: int) -> Number:
+def _visits(groups: Number, rows: Number, tile: Number) -> Number:
+    """Return the tiles of rows that are computed, those that groups share once for each."""
+    return kernel_rows(groups, rows, tile) / _row_tile(groups * rows, tile)
+
+
+def _count(size: Number, tile: Number) -> Number:
     return kernel_side(size, tile) / _side_tile(size, tile)
 
 
-def _side_tile(size: Number, tile: int) -> Number:
+def _side_tile(size: Number, tile: Number) -> Number:
     return round_up(smallest(tile, size), LANES)
 
 
-def _row_tile(rows: Number, tile: int) -> Number:
+def _row_tile(rows: Number, tile: Number) -> Number:
     return smallest(tile, round_up(rows, SUBLANES))

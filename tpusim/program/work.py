@@ -34,7 +34,7 @@ class MatmulWork:
     write_bytes: Number
     epilogue_flops: Number = 0
     ragged: str = ""
-    tiles: tuple[int, ...] = ()
+    tiles: tuple[Number, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,8 @@ class VectorWork:
     """An element-wise, normalisation, reduction, lookup or copy group on the vector unit.
 
     scattered: single elements that are added to its result by their index, one after another.
+    added: pieces of 128 elements of rows that one core adds to others by their index, one after
+        another.
     gathered: of the bytes read and written, those of rows that are picked by their index.
     crossing: memory tiles whose elements change row or lane (`compiler.work.relayout`).
     compiled: True if the operations are those of a compiled program, which widens and rounds bf16
@@ -163,6 +165,7 @@ class VectorWork:
     gathered: Number = 0
     crossing: Number = 0
     compiled: bool = False
+    added: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

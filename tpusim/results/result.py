@@ -180,10 +180,9 @@ class Result(ABC):
     def headline(self) -> Iterator[tuple[str, str]]:
         """Yield what the step takes, what it needs, and where the time goes, in words."""
         yield from ((head, text) for head, text in self.about() if head in ("plan", "placement"))
-        ends = self.step_time_range_s
-        likely = (
-            "" if ends is None else " ({} to {} in 8 of 10 runs)".format(*map(format_seconds, ends))
-        )
+        likely = ""
+        if (expected := self.error_range) is not None:
+            likely = f" ({expected.words(self.step_time_s)})"
         yield "step time", f"{format_seconds(self.step_time_s)}{likely}"
         yield "rates", self.rates
         yield from (("warning", warning.text) for warning in self.warnings())

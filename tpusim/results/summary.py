@@ -83,9 +83,8 @@ def entry(head: str, text: str) -> Iterator[str]:
 
 def _expected(r: Result, expected: ErrorRange) -> str:
     """Return the range in which a measured step is expected, and that of the MFU, in words."""
-    low, high = map(format_seconds, expected.of(r.step_time_s))
     mfu = "" if r.mfu_range is None else " (MFU {:.1%} to {:.1%})".format(*r.mfu_range)
-    return f"{low} to {high}{mfu} in {expected.runs}"
+    return expected.words(r.step_time_s, mfu)
 
 
 def _defaults(r: Result, found: Iterable[tuple[str, str]], maxtext: Result | None) -> str:

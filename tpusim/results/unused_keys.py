@@ -140,7 +140,10 @@ NEEDS = (
         "the mesh has one stage",
     ),
     Need(
-        ("expert_exchange", "expert_tiles", "expert_buffer", "expert_skew", "dispatch"),
+        (
+            *("expert_exchange", "expert_tiles", "expert_sort_gradient"),
+            *("expert_buffer", "expert_skew", "dispatch"),
+        ),
         lambda s, _: s.has_experts,
         "the model has no experts",
     ),

@@ -2,8 +2,8 @@
 
     python -m tpusim.validation.error_table FOLDER README.md docs/accuracy.md docs/accuracy.svg
 
-replaces the text between the `errors` markers of each page, and between the `ranges` markers where
-a page has them; a path that ends in `.svg` gets the figure.
+replaces the text between the `errors` markers of each page, and between the `ranges` and `orders`
+markers where a page has them; a path that ends in `.svg` gets the figure.
 """
 
 import re
@@ -19,14 +19,15 @@ from tpusim.base.errors import FileError
 from tpusim.base.text_files import write_file
 from tpusim.base.units import format_seconds
 from tpusim.report.figures.predicted_measured import MeasuredPoint, predicted_measured_svg
-from tpusim.validation.format import percent, signed
+from tpusim.validation.format import order_rows, percent, signed, wrong_rows
 from tpusim.validation.outcome import RunOutcome
+from tpusim.validation.pairs import NOISE
 from tpusim.validation.residual_table import residual_rows
 from tpusim.validation.statistics import range_statistics
 from tpusim.validation.validate import Validation, validate
 
-ERRORS, RANGES = "errors", "ranges"
-"""The markers of the two tables."""
+ERRORS, RANGES, ORDERS = "errors", "ranges", "orders"
+"""The markers of the three tables."""
 SHOWN_FAMILIES = ("dense", "MoE", "int8/fp8", "multislice", "below 1B")
 SHOWN_KINDS = ("maxtext dense bf16", "levanter")
 FLAGSHIP_RUN = "mlp11-v4-480b"
@@ -46,6 +47,11 @@ def range_table(validation: Validation) -> str:
     return "\n".join(_range_lines(validation)) + "\n"
 
 
+def order_table(validation: Validation) -> str:
+    """Return the lines of the table of orders, and of the pairs that are ordered wrong."""
+    return "\n".join(_order_lines(validation)) + "\n"
+
+
 def points(validation: Validation) -> tuple[MeasuredPoint, ...]:
     """Return the points of the figure: the runs that were simulated."""
     return tuple(
@@ -58,7 +64,9 @@ def points(validation: Validation) -> tuple[MeasuredPoint, ...]:
 def renewed(page: str, validation: Validation) -> str:
     """Return a page with the tables of today. Raise FileError if it has no `errors` markers."""
     page = in_page(page, table(validation))
-    return in_page(page, range_table(validation), RANGES) if f"<!-- {RANGES} -->" in page else page
+    for name, lines in ((RANGES, range_table), (ORDERS, order_table)):
+        page = in_page(page, lines(validation), name) if f"<!-- {name} -->" in page else page
+    return page
 
 
 def in_page(page: str, lines: str, name: str = ERRORS) -> str:
@@ -97,6 +105,22 @@ def _range_lines(validation: Validation) -> Iterator[str]:
     yield _range_row("nothing like it was measured", _counted_ranges(far))
     for name in ("framework", "chip"):
         yield _left_out_row(residual_rows(validation), name)
+
+
+def _order_lines(validation: Validation) -> Iterator[str]:
+    head = f"differ by more than {NOISE:.0%}"
+    yield f"| runs that differ in | groups | pairs | tau-b | {head} | ordered right | share |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    yield from map(_cells, order_rows(validation.statistics["pairs"]))
+    if wrong := list(wrong_rows(validation.groups)):
+        yield ""
+        yield "| ordered wrong | measured, chip-seconds per sequence | predicted | differ in |"
+        yield "| --- | ---: | ---: | --- |"
+        yield from map(_cells, wrong)
+
+
+def _cells(row: Sequence[str]) -> str:
+    return f"| {' | '.join(map(str.strip, row))} |"
 
 
 def _chip_rows(
@@ -158,8 +182,8 @@ def _pairs(found: Mapping[str, Any]) -> str:
     if found["median_abs_error"] is None:
         return ""
     return (
-        f"Ratios of {found['pairs'] - found['failed']} pairs of runs that differ in one thing are "
-        f"off by {percent(found['median_abs_error'])} in the median."
+        f"Ratios of {found['pairs'] - found['failed']} pairs of runs that differ in one decision "
+        f"are off by {percent(found['median_abs_error'])} in the median."
     )
 
 

@@ -8,7 +8,7 @@ from tpusim.base.text_width import unbroken, wrapped
 from tpusim.base.units import format_bytes
 from tpusim.results import COMPUTE_LABELS, EXPOSED
 from tpusim.validation.outcome import RunOutcome
-from tpusim.validation.pairs import RunPair
+from tpusim.validation.pairs import NOISE, RunGroup, RunPair, cost
 
 RUN_COLUMN_WIDTHS = {
     "measured": 11,
@@ -34,11 +34,11 @@ RUNS_LEGEND = (
 
 def validation_text(
     outcomes: Sequence[RunOutcome],
-    pairs: Sequence[RunPair],
+    groups: Sequence[RunGroup],
     statistics: Mapping[str, Any],
     unread: Sequence[str],
 ) -> str:
-    """Return a row per run, then the statistics, the pairs and the notes.
+    """Return a row per run, then the statistics, the pairs, their orders and the notes.
 
     statistics: as `Validation.statistics`.
     unread: columns of the table that nothing reads.
@@ -48,7 +48,9 @@ def validation_text(
         wrapped(RUNS_LEGEND),
         _statistics(statistics),
         _memory(outcomes),
-        _pairs(pairs, statistics["pairs"]),
+        _pairs([pair for group in groups for pair in group.pairs], statistics["pairs"]),
+        _orders(statistics["pairs"]),
+        _wrong_orders(groups),
         _notes(outcomes, unread),
     )
     return "\n\n".join("\n".join(part) for part in map(list, parts) if part)
@@ -109,23 +111,82 @@ def _group(name: str, group: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _pairs(pairs: Sequence[RunPair], found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the ratios of pairs of runs that differ in one thing."""
+    """Yield the ratios of pairs of runs that differ in one decision."""
     if not pairs:
         return
     yield from unbroken(
-        f"{len(pairs)} pairs that differ in one thing (second over first): ratio off by "
-        f"{percent(found['median_abs_error'])} in the median, "
+        f"{len(pairs)} pairs that differ in one decision (chip-seconds per sequence, second over "
+        f"first): ratio off by {percent(found['median_abs_error'])} in the median, "
         f"{signed(found['mean_error'])} in the mean"
     )
     names = [f"{pair.second} / {pair.first}" for pair in pairs]
     width = max(map(len, names))
-    rows = [("", "measured", "predicted", "error", "differ in")]
+    rows = [("", "measured", "predicted", "error", "order", "differ in")]
     for name, pair in zip(names, pairs, strict=True):
         ratio = "-" if pair.predicted_ratio is None else f"{pair.predicted_ratio:.3f}"
         also = f"; also {', '.join(pair.also)}" if pair.also else ""
-        numbers = (f"{pair.measured_ratio:.3f}", ratio, signed(pair.error))
-        rows.append((name, *numbers, f"{pair.thing}, {pair.change}{also}"))
-    yield from fixed_table(rows, (width, 10, 11, 8))
+        numbers = (f"{pair.measured_ratio:.3f}", ratio, signed(pair.error), _order(pair))
+        rows.append((name, *numbers, f"{pair.decision}, {pair.change}{also}"))
+    yield from fixed_table(rows, (width, 10, 11, 8, 7))
+
+
+def _order(pair: RunPair) -> str:
+    """Return whether a pair is ordered right; `near` where its measured costs hardly differ."""
+    if pair.right is None:
+        return "-"
+    return ("right" if pair.right else "wrong") if pair.differs else "near"
+
+
+def _orders(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how well pairs are ordered, in all and by decision."""
+    if not found["by_decision"]:
+        return
+    heads = ("order of runs that differ in", "groups", "pairs", "tau-b", "differ", "right", "share")
+    yield from fixed_table([heads, *order_rows(found)], (34, *[8] * 6))
+    yield from wrapped(
+        f"tau-b: of all pairs. differ: pairs whose measured costs differ by more than {NOISE:.0%}; "
+        "right and share: those of them that are predicted in the measured order."
+    )
+
+
+def order_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the table of orders: all pairs, the sharp ones, and each decision.
+
+    found: statistics of pairs; the columns are name, groups, pairs, tau-b, pairs whose measured
+        costs differ, those of them that are ordered right, and their share.
+    """
+    yield _order_row("one decision", found)
+    yield _order_row("  and sources state the same", found["sharp"])
+    yield from (_order_row(f"  {name}", group) for name, group in found["by_decision"].items())
+
+
+def _order_row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
+    counts = (str(found[key]) for key in ("differing", "ordered_right"))
+    share = percent(found["share_ordered_right"])
+    tau = _tau_text(found["tau_b"])
+    return (name, str(found["groups"]), str(found["pairs"]), tau, *counts, share)
+
+
+def _wrong_orders(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield the pairs that are ordered wrong though their measured costs differ."""
+    rows = list(wrong_rows(groups))
+    if rows:
+        heads = ("ordered wrong, chip-seconds per sequence", "measured", "predicted", "differ in")
+        width = max(len(row[0]) for row in (heads, *rows))
+        yield from fixed_table([heads, *rows], (width, 20, 20))
+
+
+def wrong_rows(groups: Sequence[RunGroup]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each pair that is ordered wrong: names, both costs twice, decision."""
+    for group in groups:
+        runs = {one.run.id: one for one in group.outcomes}
+        for pair in group.pairs:
+            if pair.differs and pair.right is False:
+                both = (runs[pair.first], runs[pair.second])
+                measured = " to ".join(f"{cost(one, one.run.step_s):.4g}" for one in both)
+                predicted = " to ".join(f"{cost(one, one.predicted_s or 0):.4g}" for one in both)
+                name = f"{pair.first} to {pair.second}"
+                yield name, measured, predicted, f"{pair.decision}, {pair.change}"
 
 
 def _notes(outcomes: Sequence[RunOutcome], unread: Sequence[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from tpusim.hardware import chip_names
 from tpusim.validation.measured_runs import MeasuredRun
 from tpusim.validation.outcome import RUN_FAMILIES, RunOutcome, families_of, kinds_of
+from tpusim.validation.pairs import DECISIONS, RunGroup, cost, pair_document
 
 Point = tuple[float, float]
 """Predicted and measured."""
@@ -90,6 +91,64 @@ def tau_b_within_chips(outcomes: Sequence[RunOutcome]) -> float | None:
     found = [(o.run.chip, (o.mfu, o.measured_mfu)) for o in outcomes if o.mfu and o.measured_mfu]
     pairs = [(a, b) for (chip, a), (other, b) in combinations(found, 2) if chip == other]
     return tau_b((), pairs)
+
+
+def summarise_pairs(groups: Sequence[RunGroup]) -> dict[str, Any]:
+    """Return how far off ratios of pairs are, and how many pairs are ordered right.
+
+    `sharp` counts only pairs without anything that one source alone states; then come the same of
+    each decision, the groups with the costs of their runs, and the pairs.
+    """
+    decisions = {
+        name: [group for group in groups if group.decision == name]
+        for name in DECISIONS
+        if any(group.decision == name for group in groups)
+    }
+    return {
+        **_paired(groups),
+        "sharp": _paired(groups, sharp=True),
+        "by_decision": {name: _paired(found) for name, found in decisions.items()},
+        "each_group": [_group_document(group) for group in groups],
+        "each": [pair_document(pair) for group in groups for pair in group.pairs],
+    }
+
+
+def _paired(groups: Sequence[RunGroup], sharp: bool = False) -> dict[str, Any]:
+    """Return counts of pairs, errors of their ratios, tau-b of both orders, and the share right.
+
+    Of the share count pairs whose measured costs differ (`RunPair.differs`), of tau-b all. No pair
+    is of two groups, so tau-b compares runs that differ in one decision only.
+    """
+    kept = [[pair for pair in one.pairs if not (sharp and pair.also)] for one in groups]
+    pairs = [pair for group in kept for pair in group]
+    errors = [pair.error for pair in pairs if pair.error is not None]
+    decided = [pair.right for pair in pairs if pair.differs and pair.right is not None]
+    ratios = [(p.predicted_ratio, p.measured_ratio) for p in pairs if p.predicted_ratio]
+    return {
+        "groups": sum(map(bool, kept)),
+        "pairs": len(pairs),
+        "failed": len(pairs) - len(errors),
+        **error_statistics(errors),
+        "tau_b": tau_b((), [((1.0, 1.0), ratio) for ratio in ratios]),
+        "differing": len(decided),
+        "ordered_right": sum(decided),
+        "share_ordered_right": sum(decided) / len(decided) if decided else None,
+    }
+
+
+def _group_document(group: RunGroup) -> dict[str, Any]:
+    """Return a group as plain data, with costs in chip-seconds per sequence."""
+    runs = [
+        {
+            "id": one.run.id,
+            "measured_cost": cost(one, one.run.step_s),
+            "predicted_cost": None if one.predicted_s is None else cost(one, one.predicted_s),
+        }
+        for one in group.outcomes
+    ]
+    order = _paired([group])
+    told = ("pairs", "tau_b", "differing", "ordered_right")
+    return {"decision": group.decision, **{name: order[name] for name in told}, "runs": runs}
 
 
 def by_chip(outcomes: Sequence[RunOutcome]) -> dict[str, list[RunOutcome]]:

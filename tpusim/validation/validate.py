@@ -11,14 +11,14 @@ from tpusim.lowering import check_switches
 from tpusim.validation.format import validation_text
 from tpusim.validation.measured_runs import read_measured
 from tpusim.validation.outcome import RunChange, RunOutcome, outcome_columns, simulate_run
-from tpusim.validation.pairs import RunPair, pair_document, run_pairs
+from tpusim.validation.pairs import RunGroup, RunPair, run_groups
 from tpusim.validation.statistics import (
     by_chip,
     by_family,
     by_kind,
-    error_statistics,
     summarise,
     summarise_guess,
+    summarise_pairs,
     tau_b_within_chips,
     with_guesses,
 )
@@ -32,18 +32,23 @@ class Validation:
     """All runs of a folder or a table, simulated. Prints as the command does.
 
     outcomes: one per run, in the order of the files' names or of the table.
-    pairs: pairs of runs that differ in one thing.
+    groups: runs that differ in one decision, by decision.
     unread: columns of the table that nothing reads.
     """
 
     outcomes: tuple[RunOutcome, ...]
-    pairs: tuple[RunPair, ...]
+    groups: tuple[RunGroup, ...]
     unread: tuple[str, ...] = ()
 
     @property
     def failed(self) -> int:
         """Number of runs that were not simulated."""
         return sum(not one.ok for one in self.outcomes)
+
+    @property
+    def pairs(self) -> tuple[RunPair, ...]:
+        """The pairs of all groups, with the ratios of their costs."""
+        return tuple(pair for group in self.groups for pair in group.pairs)
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -57,7 +62,7 @@ class Validation:
             },
             "by_kind": {name: summarise(group) for name, group in by_kind(self.outcomes).items()},
             "baseline": self._baseline(),
-            "pairs": self._pairs(),
+            "pairs": summarise_pairs(self.groups),
             "versions": {"tpusim": __version__},
         }
 
@@ -70,15 +75,6 @@ class Validation:
             "simulated_runs": summarise_guess(simulated),
         }
 
-    def _pairs(self) -> dict[str, Any]:
-        errors = [pair.error for pair in self.pairs if pair.error is not None]
-        return {
-            "pairs": len(self.pairs),
-            "failed": len(self.pairs) - len(errors),
-            **error_statistics(errors),
-            "each": [pair_document(pair) for pair in self.pairs],
-        }
-
     @property
     def frame(self) -> "pd.DataFrame":
         """A row per run: measured, predicted, error, status, reason, MFU, shares of the step."""
@@ -87,7 +83,7 @@ class Validation:
         return pd.DataFrame(outcome_columns(self.outcomes))
 
     def __str__(self) -> str:
-        return validation_text(self.outcomes, self.pairs, self.statistics, self.unread)
+        return validation_text(self.outcomes, self.groups, self.statistics, self.unread)
 
 
 @checked_call
@@ -117,4 +113,4 @@ def validate(
         if progress is not None:
             progress(len(simulated), len(found))
     outcomes = with_guesses(simulated)
-    return Validation(outcomes, run_pairs(outcomes), unread)
+    return Validation(outcomes, run_groups(outcomes), unread)

@@ -327,7 +327,7 @@ def test_collectives_and_copies_of_the_sparsecore() -> None:
     assert (gather.kind, gather.collective, gather.role) == (
         MovementKind.COLLECTIVE, Kind.ALL_GATHER, AsyncRole.START,
     )  # fmt: skip
-    assert gather.bytes == 1 * MIB
+    assert (gather.bytes, gather.algorithm) == (1 * MIB, "nd")
     assert (copy.kind, copy.role, copy.bytes) == (
         MovementKind.SPARSECORE,
         AsyncRole.START,

@@ -56,6 +56,8 @@ def test_what_is_no_hlo_of_a_tpu(data, sentence, tmp_path):
     [
         (f"ROOT %r = {F32} negat(%p)", "HLO: line 6: jaxlib cannot read this HLO: .*opcode"),
         (f"ROOT %r = {F32} negate(%q)", "line 6: .*instruction does not exist: q"),
+        (f"%t = ({F32}, {F32}) tuple(%p, %p)\n ROOT %r = {F32} negate(%t#0)",
+         "line 7: .* newer jaxlib than [0-9.]+, which cannot read it; compile the program with"),
         (f"ROOT %r = {F32} call(%p), to_apply=%main", "line 6: .*does not exist: main"),
         (f"%d = f32[?]{{0:T(128)}} custom-call(%p), custom_call_target=\"x\"\n ROOT %r = {F32} "
          "negate(%p)", r"d of main has the shape f32\[\?\]\{0:T\(128\)\}, which is malformed"),

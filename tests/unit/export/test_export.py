@@ -416,6 +416,10 @@ def test_a_vocabulary_that_its_axes_do_not_divide_is_padded() -> None:
         ),
         ({"offload_optimizer": True}, "plan.optimizer.offload is True, which tpusim cannot"),
         (
+            {"expert_sort_gradient": "scatter"},
+            r"plan.experts.sort_gradient is 'scatter', .*; write 'gather'",
+        ),
+        (
             {"expert_tiles": [512, 1024, 512]},
             r"plan.experts.tiles is \[512, 1024, 512\], .*; write \[512, 1024, 1024\], which",
         ),

@@ -57,7 +57,8 @@ RECIPES = {
         "tpu7x-4x4x8", "model_name=deepseek3-671b", "per_device_batch_size=8.0",
         "max_target_length=4096", "remat_policy=custom", "decoder_layer_input=offload",
         "opt_type=adamw", "mu_dtype=bfloat16", "grad_dtype=bfloat16", "megablox=True",
-        "sparse_matmul=True", "use_custom_sort_vjp=True", "attention=flash", *LARGE_BLOCKS, FUSED,
+        "sparse_matmul=True", "use_custom_sort_vjp=True", "use_tokamax_gmm=True", "attention=flash",
+        *LARGE_BLOCKS, FUSED,
     ),
     "mt-v5e-128b-16x": (
         "v5e-256", "num_slices=16", "per_device_batch_size=1", "ici_tensor_parallelism=16",
@@ -181,3 +182,23 @@ def test_causal_attention_counts_half_in_later_versions(name: str, half: float) 
 def test_the_library_of_attention_is_a_key(keys: dict[str, Any], library: str) -> None:
     """A ring's kernels are taken as splash attention's, whatever the key says."""
     assert ts.from_maxtext(None, keys, pod="v5e-16").plan.attention_kernel.library == library
+
+
+@pytest.mark.parametrize(
+    ("keys", "tiles", "gradient"),
+    [
+        ({}, (512, 1024, 1024), "gather"),
+        ({"wi_tile_fwd_mlp_dim": 512}, (512, 1024, 512), "gather"),
+        ({"use_tokamax_gmm": True, "wi_tile_fwd_mlp_dim": 512}, (), "gather"),
+        ({"use_custom_sort_vjp": False}, (512, 1024, 1024), "scatter"),
+        ({"use_custom_sort_vjp": False, "sparse_matmul": False, "capacity_factor": 1.25},
+         (512, 1024, 1024), "gather"),
+    ],
+)  # fmt: skip
+def test_kernels_and_the_sort_of_experts_are_keys(
+    keys: dict[str, Any], tiles: tuple[int, ...], gradient: str
+) -> None:
+    """Tokamax's kernels choose their tiles; without a sort nothing is scattered."""
+    asked = {"model_name": "mixtral-8x7b"} | keys
+    found = ts.from_maxtext(None, asked, pod="v5p-128").plan.experts
+    assert (found.tiles, found.sort_gradient) == (tiles, gradient)

@@ -64,7 +64,7 @@ def test_a_published_model_is_its_flat_keys(name: str) -> None:
         ({"latent": Latent(), "kv_rank": 3}, "transformer: latent and kv_rank are both given"),
         ({"moe": {"experts": -1}}, "transformer: moe.experts is -1; it must be at least 0"),
         ({"experts": -1}, "transformer: experts is -1; it must be at least 0"),
-        ({"attention": "flat"}, "transformer: attention is 'flat'; write one of flash, dot"),
+        ({"attention": "flat"}, "transformer: attention is 'flat'; write one of flash, dot, none"),
         (
             {"attention": {"kernel": "flat"}},
             "transformer: attention.kernel is 'flat'; write",

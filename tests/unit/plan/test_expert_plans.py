@@ -193,7 +193,8 @@ def test_whatever_else_a_plan_says_runs_with_experts(
          "slots; leave one of them out"),
         (MESH, {"seed": 0.5}, "plan.seed is 0.5; it must be a whole number"),
         (MESH, {"expert_tiles": 512}, "plan.expert_tiles is 512; write three multiples of 8: rows, "
-         "elements of embed and elements of the experts' width, such as [512, 1024, 1024]"),
+         "elements of embed and elements of the experts' width, such as [512, 1024, 1024], or [] "
+         "for those that Tokamax chooses"),
         (MESH, {"expert_tiles": (512, 1024)}, "plan.expert_tiles is (512, 1024); write three"),
         (MESH, {"expert_tiles": (512, 1024, 100)}, "plan.expert_tiles is (512, 1024, 100)"),
         (MESH, {"expert_tiles": (512, 0, 1024)}, "plan.expert_tiles is (512, 0, 1024)"),

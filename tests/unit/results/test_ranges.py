@@ -40,7 +40,6 @@ def test_kinds_of_plans_are_told_apart() -> None:
     assert small(style="maxtext").features.style == "maxtext"
     pipelined = small(mesh={"stage": 2, "fsdp": 8}, microbatches=2, schedule="gpipe")
     assert pipelined.features.pipelined
-    assert "in 8 of 10 runs; nothing like it was measured" in line(pipelined)
     experts = ts.models.Transformer(
         layers=2, embed=256, mlp=1024, heads=4, vocab=1000, experts=4, experts_per_token=2
     )
@@ -67,6 +66,20 @@ def test_the_summary_and_the_json_have_them() -> None:
     assert found["step_time_range_s"] == [low, high]
     assert found["mfu_range"] == [least, most]
     assert found["like_measured"] is True
+
+
+def test_a_range_of_what_is_like_nothing_measured_is_not_said_to_hold_8_of_10() -> None:
+    """What measured runs say and that none is like it are two sentences, in each that prints it."""
+    pipelined = small(mesh={"stage": 2, "fsdp": 8}, microbatches=2, schedule="gpipe")
+    low, high = map(format_seconds, pipelined.step_time_range_s)
+    for text in (line(pipelined), " ".join(repr(pipelined).split())):
+        assert f"nothing like it was measured: {low} to {high}" in text
+        assert "by the errors of other runs" in text
+        assert "8 of 10" not in text
+    flagship = ts.simulate(ENCODER_480B, PLAN_480B, v4_2048())
+    for text in (line(flagship), " ".join(repr(flagship).split())):
+        assert "in 8 of 10 runs like this" in text
+        assert "nothing like it" not in text
 
 
 def test_what_is_not_like_any_measured_run_has_none() -> None:

@@ -16,7 +16,6 @@ from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.runfile import Measured, SimulationRun
 from tpusim.validation import MeasuredRun, RunOutcome
-from tpusim.validation.pairs import run_pairs
 
 MODEL = {"layers": 24, "embed": 2048, "mlp": 8192, "heads": 16, "vocab": 1000}
 """Dimensions of 1.6 billion parameters, of which a layer has 67 million."""
@@ -106,37 +105,6 @@ def test_the_guess_leaves_the_run_itself_out() -> None:
     guesses = [one.guess_s for one in with_guesses([*outcomes, alone])]
     assert guesses == [pytest.approx(10 * 0.4 / 0.65), pytest.approx(10 * 0.5 / 0.6),
                        pytest.approx(10 * 0.8 / 0.45), None]  # fmt: skip
-
-
-def test_a_pair_differs_in_one_thing() -> None:
-    two = {"num_slices": 2, "global_batch": 128, "mesh": {"fsdp": 64, "dcn_data": 2}}
-    outcomes = [
-        done("one", 10.0), done("two", 11.0, step_s=12.0, **two),
-        done("other model", 10.0, model={"layers": 3}),
-        done("two things", 10.0, **two, matmul_dtype="int8", gather_dtype="int8"),
-    ]  # fmt: skip
-    found = {(pair.first, pair.second): pair for pair in run_pairs(outcomes)}
-    assert set(found) == {("one", "two"), ("two", "two things")}
-    pair = found["one", "two"]
-    assert (pair.thing, pair.change, pair.also) == ("num_slices", "1 to 2", ())
-    assert (pair.measured_ratio, pair.predicted_ratio) == (1.2, pytest.approx(1.1))
-    assert pair.error == pytest.approx(1.1 / 1.2 - 1)
-
-
-def test_a_pair_names_what_else_differs() -> None:
-    outcomes = [
-        done("a", 10.0),
-        done(
-            "b", 10.0, chip="v5p", remat="minimal", mesh={"fsdp": 32, "tensor": 2}, global_batch=128
-        ),
-    ]
-    assert run_pairs(outcomes)[0].also == ("remat", "mesh", "batch a chip")
-
-
-def test_a_pair_without_a_prediction_has_no_error() -> None:
-    failed = RunOutcome(run=run("b", matmul_dtype="int8"), status="error")
-    (pair,) = run_pairs([done("a", 10.0), failed])
-    assert (pair.predicted_ratio, pair.error) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Timer
@@ -55,7 +57,7 @@ class HloParser:
                 "install what is tested: pip install 'tpusim[xla]'"
             )
         if "error" in answer:
-            raise FileError(_parse_error(answer["error"], len(data.splitlines())))
+            raise FileError(_parse_error(answer["error"], data.splitlines()))
         return answer
 
     def parse_kernel(self, body: str, seconds: float) -> dict[str, Any] | None:
@@ -117,7 +119,7 @@ class HloParser:
         text = errors.read().decode("utf-8", "replace")
         self._end()
         if not why and re.search(r"bad_alloc|[Oo]ut of memory|MemoryError", text):
-            return _parse_error("out of memory", 0)
+            return _parse_error("out of memory", [])
         check = re.search(r"Check failed: [^\n]*|^\w*Error: [^\n]*", text, re.MULTILINE)
         cause = f" ({check[0].strip()})" if check else ""
         how = why or f"ended with {signal_name(code)}{cause}"
@@ -148,11 +150,14 @@ LONGEST_ERROR = 160
 """Characters of what jaxlib says of HLO that it cannot read."""
 
 _ERROR_LINE = re.compile(r"was parsing (\d+):\d+: error: ([^\n]*)")
+_NEWER_SYNTAX = re.compile(rb"%[\w.-]+#\d|replica_groups=mesh\[")
+"""Elements of tuples as operands, and groups by axes of a mesh: from jaxlib 0.11 on."""
+
 _VAGUE_ERRORS = ("cannot parse as", "error parsing attribute", "expects opcode:")
 
 
-def _parse_error(text: str, lines: int) -> str:
-    """Return the sentence for an error that jaxlib raised on HLO of so many lines."""
+def _parse_error(text: str, lines: Sequence[bytes]) -> str:
+    """Return the sentence for an error that jaxlib raised on the lines of HLO."""
     if "out of memory" in text:
         return (
             f"jaxlib's parser needs more than {parser.MAX_MEMORY / 2**30:.0f} GiB for this HLO; "
@@ -163,6 +168,11 @@ def _parse_error(text: str, lines: int) -> str:
         first = text.partition("\n")[0]
         return f"jaxlib cannot read this HLO: {cut(first, LONGEST_ERROR)}; {HLO_ADVICE}"
     line, what = next((p for p in places if not p[1].startswith(_VAGUE_ERRORS)), places[0])
-    where = f"line {line}" + (", where the text ends" if int(line) >= lines else "")
+    if _NEWER_SYNTAX.search(b"".join(lines[int(line) - 1 : int(line)])):
+        return (
+            f"line {line}: this HLO was printed by a newer jaxlib than {version('jaxlib')}, which "
+            "cannot read it; compile the program with jax of that version"
+        )
+    where = f"line {line}" + (", where the text ends" if int(line) >= len(lines) else "")
     said = cut(what.rstrip(":"), LONGEST_ERROR)
     return f"{where}: jaxlib cannot read this HLO: {said}; {HLO_ADVICE}"

@@ -27,6 +27,7 @@ from tpusim.compiler.to_program.data_movement import (
 )
 from tpusim.compiler.to_program.sends import send_movement
 from tpusim.compiler.work.instruction_work import instruction_work, is_free
+from tpusim.network import Algorithm
 from tpusim.program import CollectiveKind
 
 
@@ -163,15 +164,30 @@ def _fused_collective(module: HloModule, fusion: Instruction) -> DataMovement | 
     )
 
 
+_SPARSECORE = 'async_execution_thread="sparsecore"'
+"""An attribute of calls that the SparseCore runs."""
+
+
+def _on_sparsecore(start: Instruction, moved: DataMovement) -> DataMovement:
+    """Return a collective with the algorithm of the SparseCore, where no other is noted.
+
+    It gathers over all dimensions of a group at once (see the lowering "SparseCore").
+    """
+    gathers = moved.collective is CollectiveKind.ALL_GATHER and not moved.algorithm
+    if not gathers or _SPARSECORE not in start.attributes:
+        return moved
+    return replace(moved, algorithm=Algorithm.ND)
+
+
 def _async_call(module: HloModule, start: Instruction) -> DataMovement:
     """Return the collective or the SparseCore work of an asynchronous call."""
     for where in _reachable(module, start):
         for each in where.instructions:
             if each.opcode.removesuffix("-start") in COLLECTIVE_KINDS:
-                return _collective(module, where, each, AsyncRole.START)
+                return _on_sparsecore(start, _collective(module, where, each, AsyncRole.START))
     shape = start.shape
     moved = start.arrays if isinstance(shape, Shape) else flatten_shape(shape[:2])
-    if 'async_execution_thread="sparsecore"' in start.attributes:
+    if _SPARSECORE in start.attributes:
         kind = MovementKind.SPARSECORE
         nbytes = sum(_hbm_bytes(module, where) for where in _reachable(module, start))
     else:

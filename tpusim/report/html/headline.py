@@ -33,8 +33,7 @@ def headline(result: Result, ideal: Result | None) -> list[Fact]:
 def _speed(result: Result, ideal: Result | None) -> Iterator[Fact]:
     about = "no range: nothing like it was measured"
     if (expected := result.error_range) is not None:
-        low, high = map(format_seconds, expected.of(result.step_time_s))
-        about = f"{low} to {high} in {expected.runs}"
+        about = expected.words(result.step_time_s)
     yield Fact("Step time", format_seconds(result.step_time_s), about)
     if result.mfu is None:
         yield Fact("MFU", "not known", "HLO does not say which FLOPs are the model's")
