@@ -4,7 +4,9 @@ Opens the third of a sample by kind that is held out, computes the plans afresh,
 of steps and of HBM by kind, and records the opening in `memory_openings.json` or
 `fresh_openings.json`: date, commit, versions, and all numbers. A round is opened once: its rows are
 moved to those to learn from, and a fresh third is another round of the sample, compiled afresh.
-With `--learnt` the rows to learn from are compared, which opens nothing.
+With `--learnt` the rows to learn from are compared, which opens nothing. Steps of programs are
+replayed with today's costs, from the compiler's cache where it has them; those before are as at
+the compilation, on both sides.
 """
 
 import argparse
@@ -16,9 +18,10 @@ from multiprocessing import get_context
 from statistics import fmean, median, quantiles
 from typing import Any
 
+import fresh
 import memory
-from sample import slice_of
-from sealed_rows import SEALED_SAMPLES, open_rows, open_sealed, sealed_rows
+from sample import FLAGS, slice_of
+from sealed_rows import SEALED_SAMPLES, TIME_LIMIT_S, open_rows, open_sealed, sealed_rows
 from sealed_sample import KindTwin, SealedSample
 
 WORKERS = 2
@@ -30,7 +33,7 @@ def planned(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with the numbers of its plan by today's code, and of its compilation.
 
     plan, before, program: bytes, `before` those of the plan when the row was compiled; `_step`:
-    seconds.
+    seconds, of the program `before` too.
     """
     import tpusim as ts
 
@@ -38,8 +41,13 @@ def planned(row: dict[str, Any]) -> dict[str, Any]:
         row["number"], slice_of(row["slice"]), row["model"], row["plan"], row["flags"], row["kind"]
     )
     made = {"number": row["number"], "kind": row["kind"], "error": row["error"]}
+    arguments, seconds = twin.arguments(), row.get("program_step_s")
     try:
-        plan = ts.simulate(*twin.arguments())
+        plan = ts.simulate(*arguments)
+        if seconds and row["kind"] in fresh.SAMPLE.kinds:
+            flags = FLAGS[twin.flags]
+            again = ts.check(*arguments, time_limit=TIME_LIMIT_S, compiler_options=flags)
+            plan, seconds = again.plan, again.program.step_time_s
     except ts.TpusimError as error:
         return made | {"error": str(error)}
     return made | {
@@ -48,7 +56,8 @@ def planned(row: dict[str, Any]) -> dict[str, Any]:
         "program": row.get("program_hbm_bytes"),
         "plan_step": plan.step_time_s,
         "before_step": row.get("plan_step_s"),
-        "program_step": row.get("program_step_s"),
+        "program_step": seconds,
+        "program_step_before": row.get("program_step_s"),
         "refused": row["refused"] or row.get("program_hbm_bytes", 0) > row["usable_bytes"],
         "usable": row["usable_bytes"],
     }
@@ -56,7 +65,8 @@ def planned(row: dict[str, Any]) -> dict[str, Any]:
 
 def errors(rows: Iterable[Mapping[str, Any]], side: str, what: str = HBM) -> list[float]:
     """Return the part by which plans are above their programs, of rows that have both."""
-    pairs = ((row.get(side + what), row.get("program" + what)) for row in rows)
+    then = f"program{what}_before" if what == STEP and side == "before" else f"program{what}"
+    pairs = ((row.get(side + what), row.get(then)) for row in rows)
     return [plan / program - 1 for plan, program in pairs if plan and program]
 
 

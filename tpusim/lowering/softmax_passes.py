@@ -79,12 +79,22 @@ class SoftmaxPasses:
 
 
 def is_softmax(entry: object) -> TypeGuard[ComputeNode]:
-    """Return True for a softmax of scores or a cross entropy of logits, or the gradient of one."""
+    """Return True for a softmax of scores or a cross entropy of logits, or the gradient of one.
+
+    Not for a copy of either, and not where labels are picked by index, which has passes of its own
+    (`pick-logits`).
+    """
+    if not _is_normalised(entry):
+        return False
+    assert isinstance(entry.op, Pointwise)
+    return not (entry.epilogue or entry.generated or entry.op.picks)
+
+
+def _is_normalised(entry: object) -> TypeGuard[ComputeNode]:
     if not (isinstance(entry, ComputeNode) and isinstance(entry.op, Pointwise)):
         return False
-    over, dims = entry.op.over, entry.op.main.dims
-    plain = not (entry.epilogue or entry.generated or entry.op.picks)
-    return plain and over == dims[-1:] and (_is_of_logits(entry.op) or _is_of_scores(entry.op))
+    alike = entry.op.over == entry.op.main.dims[-1:]
+    return bool(entry.op.flops) and alike and (_is_of_logits(entry.op) or _is_of_scores(entry.op))
 
 
 def _is_of_logits(op: Pointwise) -> bool:
@@ -146,7 +156,7 @@ class _Passes:
         self.forward = {
             key
             for entry in entries
-            if is_softmax(entry) and entry.phase is not Phase.BACKWARD
+            if _is_normalised(entry) and entry.phase is not Phase.BACKWARD
             for key in entry.reads
         }
 
