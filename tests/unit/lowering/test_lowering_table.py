@@ -48,7 +48,7 @@ PROGRAMS = [
     ("v6e", "8x8", {"fsdp": 64, "dcn_data": 2}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
     ("v5e", "4x4", {"fsdp": 16, "dcn_data": 2}, "plain", (ASYNC, "nd"), (SYNC, WHOLE)),
     ("7x", "4x8x8", {"fsdp": 512}, "plain", (ASYNC, WHOLE), (ASYNC, WHOLE)),
-    ("7x", "2x2x1", {"fsdp": 8}, "maxtext", (ASYNC, PLAIN), (ASYNC, FUSED)),
+    ("7x", "2x2x1", {"fsdp": 8}, "maxtext", (ASYNC, "nd"), (ASYNC, FUSED)),
     ("7x", "2x2x2", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
     ("7x", "2x2x2", {"fsdp": 4, "expert": 4}, "plain", (RING, PLAIN), (RING, FUSED)),
 ]
