@@ -174,7 +174,7 @@ def plot_ratios(found: "DataFrame") -> "Axes":
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#e4e7eb")
     ax.set_title(f"{CHIPS} v4 chips: the sharding makes the difference, not the shape", loc="left")
-    ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 0.02))
+    ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 0.34))
     return ax
 
 
