@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 from time import monotonic, sleep
@@ -151,7 +151,16 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(
     assert until(lambda: all(gone(int(pid)) for pid in pids.read_text().split()))
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Interrupts raise here, also where a shell in the background had them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("extent", UNTIL)
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path, extent: Until) -> None:
     pids = tmp_path.parent / f"{tmp_path.name}.pids"
     script = f"open({str(pids)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"
