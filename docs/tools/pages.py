@@ -20,6 +20,7 @@ SHOWN = (
     "experiments/**/*.md",
     "experiments/**/*.svg",
     "experiments/**/*.py",
+    "tests/measured/*.csv",
     "experiments/**/*.toml",
     "experiments/diagnosis/*.yml",
     "experiments/own_calibration/*.csv",
