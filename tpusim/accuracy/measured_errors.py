@@ -70,6 +70,8 @@ BANDWIDTH_CHOICES = {
 
 
 ROUNDING = 1e-9
+"""Slack in counts of families, which are sums of fractions."""
+
 LEAST_SPREAD = 1e-6
 """The spread of runs with equal residuals, so that distances can be given in spreads."""
 

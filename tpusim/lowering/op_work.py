@@ -62,7 +62,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
         case graph.Pointwise():
             flops = epilogue if op.after_sums else _vector_flops(op, split, sizes) + epilogue
             if op.scatters:
-                return _scatter_ofelements(op, split, sizes, read, written, flops)
+                return _scatter_of_elements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
             whole = program.VectorWork(spare * read, spare * written, spare * flops)
             return with_picked_bias(op, whole, split, sizes)
@@ -245,7 +245,7 @@ def _attention(
     )
 
 
-def _scatter_ofelements(
+def _scatter_of_elements(
     op: graph.Pointwise,
     split: Mapping[str, Axes],
     sizes: Sizes,

@@ -30,24 +30,23 @@ LOGIT_MAXIMUM, SCORE_MAXIMUM = 1.0, 5.5
 """Vector operations per element of the maximum; of scores with their scale and mask."""
 
 LOGIT_SUMS_AGAIN = 9.0
-"""Of the sums of exponentials of logits in a checkpoint's recomputation, without the labels."""
+"""Operations per logit of the sum of exponentials that a checkpoint recomputes, without labels."""
 
 SCORE_SUMS = 10.0
 PROBABILITY = 11.0
 PRODUCTS = 13.0
 SCORE_GRADIENT = 18.0
-"""Of the sums of exponentials of scores, of a probability, of the sums of its products with its
-gradient, and of the gradient of a score."""
+"""Operations per score of the sum of exponentials, of the probability, of the sum of its products
+with its gradient, and of the gradient of the score."""
 
 WIDE_EXPONENTIAL = {"v6e": 4.0}
-"""Further ones of each exponential of a score, by generation."""
-
+"""Additional operations per exponential of a score, by generation."""
 
 _NOTHING = VectorWork(0.0, 0.0, 0.0)
 
 
 class Added(NamedTuple):
-    """What a matmul does besides: vector operations, and bytes that it reads."""
+    """Additional work of a matmul: vector operations, and bytes that it reads."""
 
     flops: Number = 0.0
     read_bytes: Number = 0.0

@@ -169,9 +169,10 @@ def _parse_error(text: str, lines: Sequence[bytes]) -> str:
         return f"jaxlib cannot read this HLO: {cut(first, LONGEST_ERROR)}; {HLO_ADVICE}"
     line, what = next((p for p in places if not p[1].startswith(_VAGUE_ERRORS)), places[0])
     if _NEWER_SYNTAX.search(b"".join(lines[int(line) - 1 : int(line)])):
+        own = version("jaxlib")
         return (
-            f"line {line}: this HLO was printed by a newer jaxlib than {version('jaxlib')}, which "
-            "cannot read it; compile the program with jax of that version"
+            f"line {line}: this HLO was printed by a newer jaxlib than {own}, which cannot read "
+            f"it; compile the program with jax {own}"
         )
     where = f"line {line}" + (", where the text ends" if int(line) >= len(lines) else "")
     said = cut(what.rstrip(":"), LONGEST_ERROR)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Einsum
-from tpusim.lowering.body_entries import CollectiveMatmul, Entry, PlannedCollective
+from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.decisions import Body
-from tpusim.partition import ComputeNode, Purpose
+from tpusim.lowering.observed.carried_gathers import is_matmul
+from tpusim.partition import Purpose
 from tpusim.program import CollectiveKind, Mode
 
 
@@ -59,13 +59,7 @@ def _independent(
     waiting = set(one.writes)
     for place in range(reader, len(entries)):
         entry = entries[place]
-        if _multiplies(entry) and entry.name not in moved and waiting.isdisjoint(entry.reads):
+        if is_matmul(entry) and entry.name not in moved and waiting.isdisjoint(entry.reads):
             return place
         waiting.update(entry.writes)
     return None
-
-
-def _multiplies(entry: Entry) -> bool:
-    if isinstance(entry, CollectiveMatmul):
-        return True
-    return isinstance(entry, ComputeNode) and isinstance(entry.op, Einsum)
