@@ -29,6 +29,10 @@ negatives. Counted from the formulas."""
 COORDINATES = 4
 """Numbers of a box."""
 
+SHARE_FLOPS = 5.0
+"""Vector operations per position and sample of its share in a cell: the distance of both, one less
+it, zero at least, and the sum; and the choice of the level. Counted from the formula."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SSD(Architecture):
@@ -118,8 +122,11 @@ class MaskRCNN(Architecture):
     image: height and width to which images are padded.
     classes: of a box, with the background.
     rois: regions of an image for the box head, and `mask_rois` for the mask head.
-    samples: positions that are sampled in each direction of a cell of a region, by RoIAlign.
-    norm, norm_group: of the backbone, as of `ResNet`.
+    roi_align: how the cells of regions are read from the pyramid: `gather`, position by position,
+        or `matmuls`, two for each level, by the shares of rows and of columns.
+    samples: points that are sampled in each direction of a cell of a region, by RoIAlign; each is
+        between four positions.
+    norm, norm_group, space_to_depth, stride_in_1x1, frozen_stages: of the backbone, as of `ResNet`.
     """
 
     reads_text: ClassVar[bool] = False
@@ -128,13 +135,17 @@ class MaskRCNN(Architecture):
     classes: int = 91
     rois: int = 512
     mask_rois: int = 128
+    roi_align: str = "gather"
     samples: int = 2
     norm: str = "frozen"
     norm_group: int = 0
+    space_to_depth: bool = False
+    stride_in_1x1: bool = False
+    frozen_stages: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_values(self, {})
+        check_values(self, {"roi_align": ("gather", "matmuls")})
         if any(side % 64 for side in self.image):
             raise ModelError(
                 f"{self.name}: image is {self.image}, of which six levels leave no whole numbers; "
@@ -144,8 +155,10 @@ class MaskRCNN(Architecture):
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each example."""
         backbone = ResNet(
-            name=self.name, image=self.image, norm=self.norm, norm_group=self.norm_group
-        )
+            name=self.name, image=self.image, norm=self.norm, norm_group=self.norm_group,
+            space_to_depth=self.space_to_depth, stride_in_1x1=self.stride_in_1x1,
+            frozen_stages=self.frozen_stages,
+        )  # fmt: skip
         pyramid = _pyramid(w.scope("fpn"), backbone.stages(w))
         losses = _proposals(w.scope("rpn"), pyramid)
         losses += self._boxes(w.scope("box"), pyramid)
@@ -182,21 +195,29 @@ class MaskRCNN(Architecture):
         return [_loss(w, "mask", back, CLASS_FLOPS)]
 
     def _regions(self, w: GraphWriter, pyramid: Sequence[Tensor], rois: str, side: int) -> Tensor:
-        """Write RoIAlign: samples of each cell of each region are gathered, and their mean taken.
-
-        Each sample is between four positions; all of them pass through HBM. Their places and the
-        shares of the positions follow from the regions and are given, as regions are.
-        """
+        """Write RoIAlign: the mean of the samples of each cell of each region."""
         sides = {f"{rois}_height": side, f"{rois}_width": side}
-        w.size(**sides, corners=4 * self.samples**2)
-        first = pyramid[0]
-        cells = (first.dims[0], rois, *sides)
-        corners = (*cells, "corners")
+        w.size(**sides)
+        cells = (pyramid[0].dims[0], rois, *sides)
+        if self.roi_align == "gather":
+            return self._gathered(w, pyramid[:4], cells)
+        return self._multiplied(w, pyramid, cells)
+
+    def _gathered(
+        self, w: GraphWriter, levels: Sequence[Tensor], cells: tuple[str, ...]
+    ) -> Tensor:
+        """Write cells as sums of gathered positions, all of which pass through HBM.
+
+        Their places and the shares of the positions follow from the regions and are given, as
+        regions are.
+        """
+        w.size(corners=4 * self.samples**2)
+        corners, channels = (*cells, "corners"), levels[0].dims[-1]
         places, shares = w.input("places", corners), w.input("shares", corners, "compute")
         gathered = w.pointwise(
             "samples",
-            (*pyramid[:4], places),
-            (*corners, first.dims[-1]),
+            (*levels, places),
+            (*corners, channels),
             0.0,
             keeps="",
             alone=True,
@@ -205,12 +226,52 @@ class MaskRCNN(Architecture):
         return w.pointwise(
             "cells",
             (gathered, shares),
-            (*cells, first.dims[-1]),
+            (*cells, channels),
             2.0,
             over=("corners",),
             keeps="",
             function=function("cells_of_regions"),
         )
+
+    def _multiplied(
+        self, w: GraphWriter, levels: Sequence[Tensor], cells: tuple[str, ...]
+    ) -> Tensor:
+        """Write cells as products with the shares that rows and columns of positions have in them.
+
+        Bilinear interpolation and the mean of the samples of a cell are products of what is along
+        the height and along the width, so one matmul sums rows, and another columns (the
+        `multilevel_crop_and_resize` of MLPerf Training v0.7 and v1.0, Google's implementation).
+        All regions are read from all levels; the shares in levels that are not theirs are zero.
+        """
+        batch, rois, height, width = cells
+        w.size(coordinates=COORDINATES)
+        regions = w.input("regions", (batch, rois, "coordinates"), "f32")
+        made = []
+        for number, level in enumerate(levels, start=2):
+            inner = w.scope(f"level{number}")
+            _, rows, columns, channels = level.dims
+            shares = [
+                w.stop(
+                    inner.pointwise(
+                        name,
+                        (regions,),
+                        (batch, rois, cell, positions),
+                        SHARE_FLOPS * self.samples,
+                        keeps="",
+                        generated=True,
+                        function=function(
+                            "shares_of_positions", cells=cell, positions=positions,
+                            samples=self.samples, level=number, along=along, last=len(levels) + 1,
+                        ),
+                    )
+                )
+                for name, cell, positions, along in (
+                    ("rows", height, rows, 0), ("columns", width, columns, 1)
+                )
+            ]  # fmt: skip
+            lines = inner.einsum("lines", level, shares[0], (batch, rois, height, columns, channels))
+            made.append(inner.einsum("cells", lines, shares[1], (*cells, channels)))
+        return w.add("cells", *made)
 
 
 def _pyramid(w: GraphWriter, stages: Sequence[Tensor]) -> list[Tensor]:
