@@ -203,9 +203,7 @@ class MaskRCNN(Architecture):
             return self._gathered(w, pyramid[:4], cells)
         return self._multiplied(w, pyramid, cells)
 
-    def _gathered(
-        self, w: GraphWriter, levels: Sequence[Tensor], cells: tuple[str, ...]
-    ) -> Tensor:
+    def _gathered(self, w: GraphWriter, levels: Sequence[Tensor], cells: tuple[str, ...]) -> Tensor:
         """Write cells as sums of gathered positions, all of which pass through HBM.
 
         Their places and the shares of the positions follow from the regions and are given, as
@@ -269,7 +267,9 @@ class MaskRCNN(Architecture):
                     ("rows", height, rows, 0), ("columns", width, columns, 1)
                 )
             ]  # fmt: skip
-            lines = inner.einsum("lines", level, shares[0], (batch, rois, height, columns, channels))
+            lines = inner.einsum(
+                "lines", level, shares[0], (batch, rois, height, columns, channels)
+            )
             made.append(inner.einsum("cells", lines, shares[1], (*cells, channels)))
         return w.add("cells", *made)
 

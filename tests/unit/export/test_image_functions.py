@@ -57,3 +57,34 @@ def test_a_cell_between_positions_of_a_plane_has_the_value_of_the_plane() -> Non
     shares = jnp.asarray([[[0.75 * 0.5, 0.75 * 0.5, 0.25 * 0.5, 0.25 * 0.5]]])
     cell = library.cells_of_regions(library.positions_of_regions(level, places), shares)
     assert float(cell[0, 0, 0]) == pytest.approx(2 * y + 3 * x)
+
+
+def test_shares_of_positions_are_of_their_own_level_and_linear() -> None:
+    """A box of 224 pixels is of level 4; shares of rows find the middle of each cell of a plane."""
+    boxes = jnp.asarray([[[16.0, 32.0, 240.0, 256.0], [0.0, 0.0, 56.0, 56.0]]])
+    rows = library.shares_of_positions(boxes, 7, 20, 2, 4, 6)
+    assert rows.shape == (1, 2, 7, 20)
+    assert np.allclose(rows[0, 0].sum(-1), 1)
+    assert np.allclose(rows[0, 0] @ np.arange(20.0), 1 + (np.arange(7) + 0.5) * 2, atol=1e-5)
+    assert not rows[0, 1].any()
+    columns = library.shares_of_positions(boxes, 7, 20, 2, 4, 6, along=1)
+    assert np.allclose(columns[0, 0] @ np.arange(20.0), 2 + (np.arange(7) + 0.5) * 2, atol=1e-5)
+
+
+def test_multiplied_cells_are_those_that_are_gathered() -> None:
+    """One sample a cell: both read four positions with bilinear shares."""
+    level = jnp.asarray(drawn(1, 16, 16, 3))
+    boxes = jnp.asarray([[[20.0, 30.0, 250.0, 260.0]]])
+    given = (library.shares_of_positions(boxes, 2, 16, 1, 4, 4, along=at) for at in (0, 1))
+    made = jnp.einsum("bhwc,bnyh,bnxw->bnyxc", level, *given)
+    for y in range(2):
+        for x in range(2):
+            at = (20 + (y + 0.5) * 115) / 16, (30 + (x + 0.5) * 115) / 16
+            low = [int(one) for one in at]
+            shares = [(1 - one + n, one - n) for one, n in zip(at, low, strict=True)]
+            wanted = sum(
+                shares[0][i] * shares[1][j] * level[0, low[0] + i, low[1] + j]
+                for i in range(2)
+                for j in range(2)
+            )
+            assert np.allclose(made[0, 0, y, x], wanted, atol=1e-4)
