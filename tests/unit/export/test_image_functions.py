@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tpusim.export.jax_library import images as library
+from tpusim.export.jax_library import regions as of_regions
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -43,7 +44,7 @@ def test_the_middle_of_images() -> None:
 def test_places_count_through_the_levels_of_a_pyramid() -> None:
     levels = [jnp.asarray(drawn(2, side, side, 3)) for side in (4, 2)]
     places = jnp.asarray([[0, 5, 16], [15, 17, 19]])
-    found = library.positions_of_regions(*levels, places)
+    found = of_regions.positions_of_regions(*levels, places)
     assert np.array_equal(found[0], [levels[0][0, 0, 0], levels[0][0, 1, 1], levels[1][0, 0, 0]])
     assert np.array_equal(found[1], [levels[0][1, 3, 3], levels[1][1, 0, 1], levels[1][1, 1, 1]])
 
@@ -55,19 +56,19 @@ def test_a_cell_between_positions_of_a_plane_has_the_value_of_the_plane() -> Non
     y, x = 1.25, 2.5
     places = jnp.asarray([[[4 * 1 + 2, 4 * 1 + 3, 4 * 2 + 2, 4 * 2 + 3]]])
     shares = jnp.asarray([[[0.75 * 0.5, 0.75 * 0.5, 0.25 * 0.5, 0.25 * 0.5]]])
-    cell = library.cells_of_regions(library.positions_of_regions(level, places), shares)
+    cell = of_regions.cells_of_regions(of_regions.positions_of_regions(level, places), shares)
     assert float(cell[0, 0, 0]) == pytest.approx(2 * y + 3 * x)
 
 
 def test_shares_of_positions_are_of_their_own_level_and_linear() -> None:
     """A box of 224 pixels is of level 4; shares of rows find the middle of each cell of a plane."""
     boxes = jnp.asarray([[[16.0, 32.0, 240.0, 256.0], [0.0, 0.0, 56.0, 56.0]]])
-    rows = library.shares_of_positions(boxes, 7, 20, 2, 4, 6)
+    rows = of_regions.shares_of_positions(boxes, 7, 20, 2, 4, 6)
     assert rows.shape == (1, 2, 7, 20)
     assert np.allclose(rows[0, 0].sum(-1), 1)
     assert np.allclose(rows[0, 0] @ np.arange(20.0), 1 + (np.arange(7) + 0.5) * 2, atol=1e-5)
     assert not rows[0, 1].any()
-    columns = library.shares_of_positions(boxes, 7, 20, 2, 4, 6, along=1)
+    columns = of_regions.shares_of_positions(boxes, 7, 20, 2, 4, 6, along=1)
     assert np.allclose(columns[0, 0] @ np.arange(20.0), 2 + (np.arange(7) + 0.5) * 2, atol=1e-5)
 
 
@@ -75,7 +76,7 @@ def test_multiplied_cells_are_those_that_are_gathered() -> None:
     """One sample a cell: both read four positions with bilinear shares."""
     level = jnp.asarray(drawn(1, 16, 16, 3))
     boxes = jnp.asarray([[[20.0, 30.0, 250.0, 260.0]]])
-    given = (library.shares_of_positions(boxes, 2, 16, 1, 4, 4, along=at) for at in (0, 1))
+    given = (of_regions.shares_of_positions(boxes, 2, 16, 1, 4, 4, along=at) for at in (0, 1))
     made = jnp.einsum("bhwc,bnyh,bnxw->bnyxc", level, *given)
     for y in range(2):
         for x in range(2):

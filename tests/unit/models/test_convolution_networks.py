@@ -55,7 +55,7 @@ def test_other_networks_have_as_many_parameters_as_published() -> None:
 
 def test_ssd_has_as_many_parameters_as_published() -> None:
     """20.058 million (OpenVINO's model zoo, ssd-resnet34-1200-onnx: the same layers on images of
-    1200 pixels), and by hand those of MLPerf's: three stages, five further levels, two heads a level.
+    1200 pixels), and by hand those of MLPerf's: three stages, five further levels, two heads each.
     """
     stages = 7 * 7 * 3 * 64 + 6 * 9 * 64**2 + 9 * (64 * 128 + 7 * 128**2) + 64 * 128
     stages += 9 * (128 * 256 + 11 * 256**2) + 128 * 256

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tpusim.export.jax_library.layers import Array
-from tpusim.export.jax_library.step_constants import COMPUTE, INPUT_SPECS, INPUTS, MESH
+from tpusim.export.jax_library.step_constants import INPUT_SPECS, INPUTS, MESH
 from tpusim.export.jax_library.training import init, step_specs, train_step
 
 
@@ -64,44 +64,6 @@ def centre(x: Array, height: int, width: int) -> Array:
     """Return the positions in the middle of images, [batch, height, width, channels]."""
     first = (x.shape[1] - height) // 2, (x.shape[2] - width) // 2
     return x[:, first[0] : first[0] + height, first[1] : first[1] + width]
-
-
-def positions_of_regions(*given: Array) -> Array:
-    """Return the features at places of all levels of a pyramid, which are counted through.
-
-    given: levels, [batch, height, width, channels], and places, [batch, ...].
-    """
-    *levels, places = given
-    parts = [level.reshape(len(level), -1, level.shape[-1]) for level in levels]
-    return jax.vmap(lambda x, at: x[at])(jnp.concatenate(parts, axis=1), places)
-
-
-def cells_of_regions(samples: Array, shares: Array) -> Array:
-    """Return the sum of samples, [..., corners, channels], by the shares of the corners."""
-    return jnp.einsum("...nc,...n->...c", samples, shares)
-
-
-def shares_of_positions(
-    boxes: Array, cells: int, positions: int, samples: int, level: int, last: int, along: int = 0
-) -> Array:
-    """Return the share of each position of a level in each cell of each region.
-
-    boxes: [batch, regions, 4], the lower and the upper corner in pixels, [y, x, y, x].
-    along: 0 for rows, 1 for columns.
-    last: the coarsest level; the shares of regions that another level has are zero.
-
-    A cell is the mean of its samples, of which each is linear between two positions. Regions are
-    read from level 4 and log2 of their side over 224 (arXiv:1612.03144, equation 1).
-    """
-    low, high = boxes[..., :2], boxes[..., 2:]
-    side = jnp.sqrt(jnp.maximum(jnp.prod(high - low, axis=-1), 1.0))
-    own = jnp.clip(jnp.floor(jnp.log2(side / 224)) + 4, 2, last) == level
-    first, size = (each[..., along] / 2.0**level for each in (low, high - low))
-    steps = (jnp.arange(cells * samples) + 0.5) / (cells * samples)
-    points = first[..., None] + size[..., None] * steps
-    near = 1 - jnp.abs(points[..., None] - jnp.arange(positions))
-    shares = jnp.maximum(near, 0.0).reshape(*points.shape[:-1], cells, samples, positions)
-    return (jnp.mean(shares, axis=-2) * own[..., None, None]).astype(COMPUTE)
 
 
 def mean_square_error(x: Array, target: Array) -> Array:
