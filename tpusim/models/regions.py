@@ -80,10 +80,10 @@ def _kept(w: GraphWriter, level: int, scores: Tensor, boxes: Tensor) -> Tensor:
         function=function("best_boxes", count=dims["candidates"], columns=width, level=level),
     )  # fmt: skip
     kept = w.tensor("kept", (batch, dims["proposals"], "numbers"), "f32")
-    flops = _suppression_flops(count) + _sort_flops(count) * count
     return w.pointwise(
-        "kept", (best,), kept, flops / (count * (COORDINATES + 1)), keeps="", alone=True,
-        function=function("unsuppressed", count=dims["proposals"], tile=TILE, rounds=ROUNDS),
+        "kept", tuple(_unsuppressed(w, best)), kept,
+        _sort_flops(count) * count / w.extent(*kept.dims[1:]), keeps="", alone=True,
+        function=function("first_boxes", count=dims["proposals"]),
     )  # fmt: skip
 
 
@@ -93,15 +93,47 @@ def _sort_flops(count: int) -> float:
     return SORT_FLOPS * rounds * (rounds + 1) / 2
 
 
-def _suppression_flops(count: int) -> float:
-    """Return the vector operations in which boxes suppress those that are less good, of one image.
+def _unsuppressed(w: GraphWriter, best: Tensor) -> list[Tensor]:
+    """Write the tiles of boxes, [batch, tile, numbers], without those that better ones suppress.
 
-    Each tile is compared with those before it, and then, in rounds, with itself.
+    Each is compared with the tiles before it and then, in rounds, with itself: in a round, boxes
+    that nothing suppresses suppress others.
     """
-    tiles = ceil(count / TILE)
-    others = tiles * (tiles - 1) / 2 * (OVERLAP_FLOPS + COMPARE_FLOPS)
-    own = tiles * (OVERLAP_FLOPS + 2 * COMPARE_FLOPS + ROUNDS * ROUND_FLOPS)
-    return TILE**2 * (others + own)
+    batch, boxes, numbers = best.dims
+    w.size(tile=TILE, later=TILE)
+    made: list[Tensor] = []
+    for place in range(ceil(w.extent(boxes) / TILE)):
+        inner = w.scope(f"tile{place}")
+        one = inner.tensor("left", (batch, "tile", numbers), "f32")
+        pairs = len(made) * TILE * (OVERLAP_FLOPS + COMPARE_FLOPS) / w.extent(numbers)
+        inner.pointwise(
+            "left", (best, *made), one, pairs * TILE / max(w.extent(boxes), TILE), keeps="",
+            alone=True, function=function("unlike_before", tile="tile", place=place),
+        )  # fmt: skip
+        found = inner.tensor("overlaps", (batch, "tile", "later"), "f32")
+        inner.pointwise(
+            "overlaps", (one,), found, OVERLAP_FLOPS + COMPARE_FLOPS, keeps="", alone=True,
+            function=function("overlaps_in_tile"),
+        )  # fmt: skip
+        for number in range(ROUNDS):
+            left = inner.tensor(f"round{number}", found.dims, "f32")
+            found = inner.pointwise(
+                f"round{number}", (found,), left, ROUND_FLOPS, over=("tile",), keeps="",
+                function=function("suppress"),
+            )  # fmt: skip
+        kept = inner.tensor("kept", one.dims, "f32")
+        made.append(
+            inner.pointwise(
+                "kept",
+                (one, found),
+                kept,
+                COMPARE_FLOPS,
+                over=("later",),
+                keeps="",
+                function=function("unsuppressed"),
+            )
+        )
+    return made
 
 
 def first_regions(w: GraphWriter, regions: Tensor, rois: str) -> Tensor:

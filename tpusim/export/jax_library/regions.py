@@ -11,6 +11,10 @@ ANCHOR = 8.0
 """Side of the boxes that a position proposes, over the distance of positions."""
 
 
+SUPPRESSED = 0.7
+"""Overlap at which the better of two boxes suppresses the other (`rpn_nms_threshold`)."""
+
+
 def rows_at(x: Array, places: Array) -> Array:
     """Return the rows of each example, [batch, count, ...], at places [batch, count]."""
     return jax.vmap(lambda rows, at: rows[at])(x, places)
@@ -41,30 +45,44 @@ def best_boxes(scores: Array, moves: Array, count: int, columns: int, level: int
     return jnp.concatenate([middle - half, middle + half, best[..., None]], axis=-1)
 
 
-def unsuppressed(boxes: Array, count: int, tile: int, rounds: int, limit: float = 0.7) -> Array:
-    """Return the first `count` boxes of [batch, boxes, 5] that overlap with none before them.
+def unlike_before(best: Array, *given: Array, place: int = 0) -> Array:
+    """Return a tile of boxes, [batch, tile, 5]; those that overlap with earlier ones are zeros.
 
-    Tile by tile: each with those before it, and then in rounds with itself, of which the boxes that
-    nothing suppresses suppress others.
+    best: corners and scores of all boxes, [batch, boxes, 5], the best first.
+    given: the tiles before it, and its size; place: the number of them.
     """
-    padded = jnp.pad(boxes, ((0, 0), (0, -boxes.shape[1] % tile), (0, 0)))
-    tiles = jnp.split(padded, padded.shape[1] // tile, axis=1)
-    later = jnp.arange(tile)[None] > jnp.arange(tile)[:, None]
+    *before, tile = given
+    size = int(tile)
+    one = best[:, place * size : (place + 1) * size]
+    one = jnp.pad(one, ((0, 0), (0, size - one.shape[1]), (0, 0)))
+    for other in before:
+        one *= jnp.all(overlaps(other, one) < SUPPRESSED, axis=1)[..., None]
+    return one
 
-    def suppress(_: int, found: Array) -> Array:
-        free = (jnp.max(found, axis=1) <= limit).astype(found.dtype)
-        left = jnp.max(free[..., None] * found, axis=1) <= limit
-        return left.astype(found.dtype)[..., None] * found
 
-    for place, one in enumerate(tiles):
-        for before in tiles[:place]:
-            apart = jnp.all(overlaps(before, one) < limit, axis=1)
-            one *= apart[..., None]
-        found = overlaps(one, one)
-        found = lax.fori_loop(0, rounds, suppress, found * (later & (found >= limit)))
-        tiles[place] = one * (jnp.sum(found, axis=1) <= 0)[..., None]
-    made = jnp.concatenate(tiles, axis=1)[:, : boxes.shape[1]]
-    return rows_at(made, lax.top_k(made[..., 4], count)[1])
+def overlaps_in_tile(boxes: Array) -> Array:
+    """Return the overlaps of boxes with those after them, [batch, tile, tile], if they suppress."""
+    found, places = overlaps(boxes, boxes), jnp.arange(boxes.shape[1])
+    return found * ((places[:, None] < places) & (found >= SUPPRESSED))
+
+
+def suppress(found: Array) -> Array:
+    """Return the overlaps without those of boxes that unsuppressed ones suppress."""
+    free = (jnp.max(found, axis=1) <= SUPPRESSED).astype(found.dtype)
+    left = jnp.max(free[..., None] * found, axis=1) <= SUPPRESSED
+    return left.astype(found.dtype)[..., None] * found
+
+
+def unsuppressed(boxes: Array, found: Array) -> Array:
+    """Return the boxes of a tile; those that overlap with an earlier one are zeros."""
+    return boxes * (jnp.sum(found, axis=1) <= 0)[..., None]
+
+
+def first_boxes(*given: Array) -> Array:
+    """Return the boxes of tiles, [batch, tile, 5], with the best scores: so many, given last."""
+    *tiles, count = given
+    boxes = jnp.concatenate(tiles, axis=1)
+    return rows_at(boxes, lax.top_k(boxes[..., 4], int(count))[1])
 
 
 def matched_regions(*given: Array) -> Array:
