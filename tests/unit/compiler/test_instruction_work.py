@@ -481,24 +481,3 @@ def test_a_window_of_a_billion_taps_is_not_counted_one_by_one() -> None:
     )
     assert (found.understood, found.flops) == (False, 0)
     assert "1,000,000,000 taps" in found.note
-
-
-SCATTER = """
-    add
-    one = f32[] parameter(0)
-    other = f32[] parameter(1)
-    * sum = f32[] add(one, other)
-
-    main
-    x = f32[4096,{width}]{{1,0}} parameter(0)
-    at = s32[1000,1]{{1,0}} parameter(1)
-    rows = f32[1000,{width}]{{1,0}} parameter(2)
-    * z = f32[4096,{width}]{{1,0}} scatter(x, at, rows), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
-"""  # noqa: E501
-
-
-@pytest.mark.parametrize(("width", "pieces"), [(128, 3000), (512, 3000), (1024, 0)])
-def test_a_scatter_adds_narrow_rows_one_after_another(width: int, pieces: float) -> None:
-    found = work(SCATTER.format(width=width)).model
-    assert isinstance(found, VectorWork)
-    assert found.added == pieces

@@ -23,7 +23,7 @@ from tpusim.compiler.hlo.opcodes import (
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import DotShape, dot_shape
 from tpusim.compiler.work.relayout import MOVED_WEIGHT, crossing_tiles
-from tpusim.program import CombinedWork, VectorWork, Work, pieces_of_rows
+from tpusim.program import CombinedWork, VectorWork, Work
 
 Operands: TypeAlias = Sequence[Instruction]
 
@@ -34,13 +34,11 @@ class FusionCost:
 
     vector: operations of the vector unit.
     crossing: memory tiles that pass through the cross-lane unit.
-    added: pieces as which scatters add narrow rows (`pieces_of_rows`).
     unknown: description of operations that are not understood.
     """
 
     vector: float = 0.0
     crossing: float = 0.0
-    added: float = 0.0
     dots: list[DotShape] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
@@ -65,9 +63,7 @@ class FusionCost:
         if not self.dots:
             crossing = max(self.crossing, MOVED_WEIGHT * tiles)
             operations = max(self.vector, stored)
-            return VectorWork(
-                read, write, operations, crossing=crossing, compiled=True, added=self.added
-            )
+            return VectorWork(read, write, operations, crossing=crossing, compiled=True)
         shares = [self._share(dot) for dot in self.dots]
         works = tuple(
             dot.work(share * read, share * write, share * self.vector)
@@ -101,8 +97,6 @@ def operand_shares(
         return [1.0] * len(operands)
     tally.vector += share * _operations(instruction, operands, tally)
     tally.crossing += share * crossing_tiles(instruction, operands)
-    if instruction.opcode == "scatter":
-        tally.added += _added_rows(instruction, operands)
     return _READ_RULES.get(op, _read_elementwise)(instruction, operands, share)
 
 
@@ -194,17 +188,6 @@ def _operations(instruction: Instruction, operands: Operands, tally: FusionCost)
     if each is None:
         tally.unknown.append(f"opcode {op!r}")
     return out * (1.0 if each is None else each)
-
-
-def _added_rows(instruction: Instruction, operands: Operands) -> float:
-    """Return the pieces as which a scatter adds the rows of its last operand."""
-    found = _UPDATE_WINDOW.search(instruction.attributes)
-    dims = _first_array(operands[-1]).dims
-    elements = prod(dims[int(place)] for place in found[1].split(",")) if found else 1
-    return float(pieces_of_rows(_elements(operands[-1]) / max(elements, 1), elements))
-
-
-_UPDATE_WINDOW = re.compile(r"update_window_dims=\{(\d+(?:,\d+)*)\}")
 
 
 def _window_rounds(instruction: Instruction) -> int:
