@@ -1,7 +1,7 @@
 """Detectors of objects in images: SSD and Mask R-CNN, as MLPerf Training has them.
 
-Boxes of SSD are matched on the host, and its sort of hard negatives is not counted. Regions of Mask
-R-CNN are proposed, suppressed and matched on the device (`regions.py`).
+Boxes of SSD are matched on the host, and its hard negatives chosen on the device (`box_loss.py`).
+Regions of Mask R-CNN are proposed, suppressed and matched on the device (`regions.py`).
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from tpusim.base.errors import ModelError
 from tpusim.graph import GraphWriter, Tensor, TensorRole, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
+from tpusim.models.box_loss import loss_of_boxes
 from tpusim.models.checks import check_types, check_values
 from tpusim.models.regions import (
     COORDINATES,
@@ -33,8 +34,8 @@ SSD_BOXES = (4, 6, 6, 6, 4, 4)
 """Default boxes of each position of a level: 8732 of an image of 300 x 300."""
 
 BOX_FLOPS, CLASS_FLOPS = 8.0, 12.0
-"""Vector operations per element of a smooth L1 loss, and of a cross entropy with the choice of hard
-negatives. Counted from the formulas."""
+"""Vector operations per element of a smooth L1 loss, and of a cross entropy. Counted from the
+formulas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class SSD(Architecture):
     classes: of a box, with the background.
     norm, norm_group: of the backbone, as of `ResNet`.
     space_to_depth: as of `ResNet`.
+    joins_levels: the boxes of all levels are one array for the loss; else the loss runs level by
+        level, as where devices split the positions of an image.
     """
 
     reads_text: ClassVar[bool] = False
@@ -55,6 +58,7 @@ class SSD(Architecture):
     norm: str = "batch"
     norm_group: int = 0
     space_to_depth: bool = False
+    joins_levels: bool = True
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -78,16 +82,13 @@ class SSD(Architecture):
             x = _biased(inner, "a", levels[-1], inside, 1)
             padding = "same" if stride == 2 else "valid"
             levels.append(_biased(inner, "b", x, made, 3, stride=stride, padding=padding))
-        losses = []
+        made = []
         for number, (x, boxes) in enumerate(zip(levels, SSD_BOXES, strict=True)):
             inner = w.scope(f"head{number}")
-            losses += [
-                _loss(inner, "boxes", _conv(inner, "box", x, COORDINATES * boxes), BOX_FLOPS),
-                _loss(
-                    inner, "classes", _conv(inner, "class", x, self.classes * boxes), CLASS_FLOPS
-                ),
-            ]
-        return w.add("loss", *losses, out=w.tensor("loss", ("batch",), "f32"))
+            moves = inner.output("boxes", _conv(inner, "box", x, COORDINATES * boxes))
+            logits = inner.output("classes", _conv(inner, "class", x, self.classes * boxes))
+            made.append((moves, logits))
+        return loss_of_boxes(w, made, SSD_BOXES, self.classes, joined=self.joins_levels)
 
 
 def _conv(
