@@ -6,7 +6,7 @@ ssd_model.py: `concat_outputs`, `_softmax_cross_entropy`, `_topk_mask`, `_locali
 
 from collections.abc import Sequence
 
-from tpusim.graph import GraphWriter, Reshape, Tensor, function
+from tpusim.graph import GraphWriter, Tensor, function
 
 COORDINATES = 4
 """Numbers of a box."""
@@ -15,14 +15,14 @@ ROUNDS = 31
 """Rounds of the search for the least loss of a hard negative: one for each bit of a positive number
 in f32 (`_topk_mask`)."""
 
-ENTROPY_FLOPS, MOVE_FLOPS = 12.0, 8.0
-"""Vector operations per logit of a softmax cross entropy, and per number of a Huber loss. Counted
-from the formulas."""
+MAXIMUM_FLOPS, ENTROPY_FLOPS, MOVE_FLOPS = 1.0, 11.0, 8.0
+"""Vector operations per logit of the highest of a box and of its softmax cross entropy, and per
+number of a Huber loss. Counted from the formulas."""
 
-CAST_FLOPS, SCORE_FLOPS, ROUND_FLOPS, CHOICE_FLOPS = 1.0, 3.0, 3.0, 5.0
-"""Vector operations per element: to convert logits; per box, to leave positives out of the scores,
-of a round (comparison, conversion and sum), and of the choice of negatives with the sum of their
-losses. Counted from the formulas."""
+SCORE_FLOPS, ROUND_FLOPS, CHOICE_FLOPS = 3.0, 3.0, 5.0
+"""Vector operations per box: to leave positives out of the scores, of a round (comparison,
+conversion and sum), and of the choice of negatives with the sum of their losses. Counted from the
+formulas."""
 
 
 def loss_of_boxes(
@@ -40,61 +40,91 @@ def loss_of_boxes(
     joined: the boxes of all levels are one array; else there is one of each level.
     """
     w.size(box_classes=classes, coordinates=COORDINATES)
-    moves, logits = ([level[place] for level in levels] for place in range(2))
-    grouped = _joined if joined else _apart
-    found = grouped(w, "moves", moves, boxes, "coordinates")
-    scored = grouped(w, "logits", logits, boxes, "box_classes")
-    labels = [w.input(f"{t.short}_labels", t.dims[:-1]) for t in scored]
-    entropies = [
-        w.pointwise(
-            f"{t.short}_entropy", (t, label), w.tensor(f"{t.short}_entropy", label.dims, "f32"),
-            ENTROPY_FLOPS, over=("box_classes",), function=function("entropy_of_boxes"),
-        )
-        for t, label in zip(scored, labels, strict=True)
-    ]  # fmt: skip
-    matched = w.input("matched", scored[0].dims[:1], "f32")
+    for each in boxes:
+        w.sizes[f"{each}.boxes"] = each
+    moves = [level[0] for level in levels]
+    logits = [
+        _apart(w, f"logits{number}", level[1], each, "box_classes")
+        for number, (level, each) in enumerate(zip(levels, boxes, strict=True))
+    ]
+    if joined:
+        total = sum(w.extent(*logit.dims[1:4]) for logit in logits)
+        w.size(default_boxes=total)
+        turned = [_boxes_first(w, f"turned{number}", each) for number, each in enumerate(logits)]
+        logits = [_joined(w, "logits", turned, "box_classes", "one_after_another")]
+        moves = [_joined(w, "moves", moves, "coordinates", "moves_of_levels")]
+    else:
+        moves = [
+            w.reshape(f"moves{number}", move, (*logit.dims[:4], "coordinates"))
+            for number, (move, logit) in enumerate(zip(moves, logits, strict=True))
+        ]
+    return _losses(w, moves, logits)
+
+
+def _losses(w: GraphWriter, moves: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
+    """Write the loss of each example.
+
+    moves: arrays [batch, boxes..., 4]; logits: arrays [batch, boxes..., classes].
+    """
+    labels = [w.input(f"{each.short}_labels", each.dims[:-1]) for each in logits]
+    matched = w.input("matched", logits[0].dims[:1], "f32")
+    entropies = [_entropy(w, *pair) for pair in zip(logits, labels, strict=True)]
     limit = _least_of_negatives(w, entropies, labels, matched)
     losses = []
-    for move, entropy, label in zip(found, entropies, labels, strict=True):
+    for move, entropy, label in zip(moves, entropies, labels, strict=True):
+        wanted = w.input(f"{move.short}_wanted", move.dims, "f32")
+        of_classes, of_moves = (entropy, label, limit, matched), (move, wanted, label, matched)
         losses += [
-            _summed(w, f"{entropy.short}_sum", (entropy, label, limit, matched), CHOICE_FLOPS,
-                    "loss_of_classes"),
-            _summed(w, f"{move.short}_sum",
-                    (move, w.input(f"{move.short}_wanted", move.dims, "f32"), label, matched),
-                    MOVE_FLOPS, "loss_of_moves"),
-        ]  # fmt: skip
+            _summed(w, f"{entropy.short}_sum", of_classes, CHOICE_FLOPS, "loss_of_classes"),
+            _summed(w, f"{move.short}_sum", of_moves, MOVE_FLOPS, "loss_of_moves"),
+        ]
     return w.add("loss", *losses, out=w.tensor("loss", losses[0].dims, "f32"))
 
 
-def _joined(
-    w: GraphWriter, name: str, levels: Sequence[Tensor], boxes: Sequence[int], last: str
-) -> list[Tensor]:
-    """Write the numbers of the boxes of all levels, [batch, boxes, last]."""
-    positions = [w.extent(*level.dims[1:3]) for level in levels]
-    w.size(default_boxes=sum(n * each for n, each in zip(positions, boxes, strict=True)))
-    made = w.tensor(name, (levels[0].dims[0], "default_boxes", last), "f32")
-    w.pointwise(
-        name, levels, made, CAST_FLOPS, keeps="", alone=True,
-        function=function("boxes_of_levels", count=last),
+def _apart(w: GraphWriter, name: str, x: Tensor, boxes: int, last: str) -> Tensor:
+    """Write the numbers of each box, [batch, height, width, boxes, last].
+
+    A copy: channels of all boxes fill lanes, as those of each box do.
+    """
+    dims = (*x.dims[:3], f"{boxes}.boxes", last)
+    return w.pointwise(
+        name, (x,), dims, 0.0, keeps="", alone=True, function=function("each_box", count=last)
+    )
+
+
+def _boxes_first(w: GraphWriter, name: str, x: Tensor) -> Tensor:
+    """Write the boxes of a level, [batch, boxes, last]; those of a position are the outer ones."""
+    batch, *places, last = x.dims
+    own = f"{name}.default_boxes"
+    w.sizes[own] = w.extent(*places)
+    return w.pointwise(
+        name, (x,), (batch, own, last), 0.0, keeps="", alone=True,
+        function=function("boxes_before_positions"),
     )  # fmt: skip
-    return [made]
 
 
-def _apart(
-    w: GraphWriter, name: str, levels: Sequence[Tensor], boxes: Sequence[int], last: str
-) -> list[Tensor]:
-    """Write the numbers of the boxes of each level, [batch, height, width, boxes, last]."""
-    made = []
-    for number, (level, each) in enumerate(zip(levels, boxes, strict=True)):
-        w.sizes[(own := f"{each}.boxes")] = each
-        dims = (*level.dims[:3], own, last)
-        wide = w.tensor(f"{name}{number}_wide", level.dims, "f32")
-        w.pointwise(
-            wide.short, (level,), wide, CAST_FLOPS, keeps="", function=function("in_f32")
-        )
-        made.append(w.tensor(f"{name}{number}", dims, "f32"))
-        w.write(Reshape(f"{w.prefix}{name}{number}", wide, made[-1]))
-    return made
+def _joined(
+    w: GraphWriter, name: str, levels: Sequence[Tensor], last: str, named: str
+) -> Tensor:
+    """Write the numbers of the boxes of all levels, [batch, boxes, last]."""
+    return w.pointwise(
+        name, levels, (levels[0].dims[0], "default_boxes", last), 0.0, keeps="", alone=True,
+        function=function(named),
+    )  # fmt: skip
+
+
+def _entropy(w: GraphWriter, logits: Tensor, label: Tensor) -> Tensor:
+    """Write the cross entropy of each box in f32; a pass before it finds the highest logits."""
+    highest = w.pointwise(
+        f"{logits.short}_highest", (w.stop(logits),),
+        w.tensor(f"{logits.short}_highest", label.dims, "f32"), MAXIMUM_FLOPS,
+        over=logits.dims[-1:], keeps="", function=function("highest_of_boxes"),
+    )  # fmt: skip
+    return w.pointwise(
+        f"{logits.short}_entropy", (logits, label, w.stop(highest)),
+        w.tensor(f"{logits.short}_entropy", label.dims, "f32"), ENTROPY_FLOPS,
+        over=logits.dims[-1:], function=function("entropy_of_boxes"),
+    )  # fmt: skip
 
 
 def _least_of_negatives(

@@ -10,28 +10,37 @@ NEGATIVES = 3
 """Hard negatives for each positive."""
 
 
-def boxes_of_levels(*given: Array) -> Array:
-    """Return the numbers of the boxes of all levels in f32, [batch, boxes, count].
+def each_box(x: Array, count: int) -> Array:
+    """Return the numbers of each box, [..., boxes, count], of channels [..., boxes x count]."""
+    return x.reshape(*x.shape[:-1], -1, count)
 
-    given: [batch, height, width, boxes x count] of each level; the count. Boxes of a position are
-        the outer dimension within a level.
+
+def boxes_before_positions(x: Array) -> Array:
+    """Return the boxes of a level, [batch, boxes, count], of [batch, height, width, boxes, count].
+
+    Boxes of a position are the outer dimension.
     """
-    *levels, count = given
-    flat = []
-    for level in levels:
-        apart = level.astype(jnp.float32).reshape(*level.shape[:3], -1, int(count))
-        flat.append(apart.transpose(0, 3, 1, 2, 4).reshape(level.shape[0], -1, int(count)))
-    return jnp.concatenate(flat, axis=1)
+    return x.transpose(0, 3, 1, 2, 4).reshape(x.shape[0], -1, x.shape[-1])
 
 
-def in_f32(x: Array) -> Array:
-    """Return x in f32."""
-    return x.astype(jnp.float32)
+def one_after_another(*levels: Array) -> Array:
+    """Return the boxes of all levels, [batch, boxes, count]."""
+    return jnp.concatenate(levels, axis=1)
 
 
-def entropy_of_boxes(logits: Array, labels: Array) -> Array:
+def moves_of_levels(*levels: Array) -> Array:
+    """Return the moves of the boxes of all levels, [batch, boxes, 4], of channels [..., boxes x 4]."""
+    return one_after_another(*(boxes_before_positions(each_box(level, 4)) for level in levels))
+
+
+def highest_of_boxes(logits: Array) -> Array:
+    """Return the highest logit of each box in f32."""
+    return jnp.max(logits, axis=-1).astype(jnp.float32)
+
+
+def entropy_of_boxes(logits: Array, labels: Array, highest: Array) -> Array:
     """Return the softmax cross entropy of each box, by a mask of its label."""
-    shifted = logits - lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    shifted = logits.astype(jnp.float32) - highest[..., None]
     hit = jax.nn.one_hot(labels, logits.shape[-1], dtype=jnp.float32)
     return jnp.log(jnp.sum(jnp.exp(shifted), axis=-1)) - jnp.sum(shifted * hit, axis=-1)
 
@@ -71,7 +80,7 @@ def loss_of_classes(entropy: Array, labels: Array, limit: Array, matched: Array)
 
 def loss_of_moves(moves: Array, wanted: Array, labels: Array, matched: Array) -> Array:
     """Return the Huber loss of the moves of positives, over the number of positives."""
-    error = jnp.abs(moves - wanted)
+    error = jnp.abs(moves.astype(jnp.float32) - wanted)
     each = jnp.where(error > 1.0, error - 0.5, 0.5 * error * error)
     each = jnp.sum(each, axis=-1) * (labels > 0)
     return jnp.sum(each, tuple(range(1, each.ndim))) / jnp.maximum(matched, 1.0)
