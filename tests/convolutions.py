@@ -32,8 +32,8 @@ BELIEVED_RATES = {
 in whole memory tiles. Fitted to the estimates that are not held out."""
 
 BELIEVED_OVERLAP = 2.5
-"""Exponent p of `(core^p + memory^p)^(1/p)`; 1 for the gradient of a strided input, whose results are
-spread over windows that the next ones complete. Fitted to the same."""
+"""Exponent p of `(core^p + memory^p)^(1/p)`; 1 for the gradient of a strided input, whose results
+are spread over windows that the next ones complete. Fitted to the same."""
 
 GRADIENT = {"forward": "", "input gradient": "input", "weight gradient": "weight"}
 TRANSPOSED = {"": "input", "input": "", "weight": "weight"}
