@@ -196,8 +196,7 @@ class BodyLowerer:
         around_visits, self.visits = self.visits, Visits()
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, all_lives)
-            if self._room and len(groups) == 1:
-                self.visits = self._visits(whole, all_lives)
+            self.visits = self._visits(whole, all_lives)
         take_off_hbm(whole, all_lives, self.memory.names, self._room)
         softmaxes = softmax_passes(
             whole,
@@ -233,7 +232,9 @@ class BodyLowerer:
         return {key: placed[name] for key, name in names.items() if name in placed}
 
     def _visits(self, entries: Sequence[Entry], lives: Sequence[BufferEvents]) -> Visits:
-        """Return the visits of the chip of the step's other buffers."""
+        """Return the visits of the chip of the step's other buffers: of a net without loops."""
+        if not self._room or any(isinstance(entry, LoopNode) for entry in entries):
+            return Visits()
         names, buffers = self.memory.names, self.decisions.buffers
         taken = taken_on_chip(entries, lives, {names.get(key, key) for key in self.on_chip})
         sizes = made_bytes(entries, buffers, self.sizes, self.on_chip)

@@ -7,7 +7,8 @@ makes it and those that read it soon move nothing; later it copies it back ahead
 
 Operations of a ResNet-50 of 16 images a device on v4 read 0.2 GB from HBM in the program, 3.0 in a
 plan without visits, and 1.3 with them; of 64 images on v5e 9.2, 13.1 and 10.4; of SSD with 32 on v4
-13.1, 16.9 and 15.2. The step is 4, -2 and 4 % off with them, and 11, 11 and 4 without (libtpu
+13.1, 16.9 and 15.2. Plans have visits where no layers are in loops, which have the chip for
+themselves. The step is 4, -2 and 4 % off with them, and 11, 11 and 4 without (libtpu
 0.0.42.1; all with the same costs).
 """
 
