@@ -32,7 +32,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             dims = _matrix_dims(op)
             batch, m, k, n = (sizes.product(tuple(group), split) for group in dims)
             dtype = sizes.compute_dtype
-            epilogue += _narrowing(op, split, sizes)
+            epilogue += _narrowing(op, split, sizes) + _inlined_flops(compute, split, sizes)
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
                 dtype = op.lhs.dtype
@@ -274,6 +274,17 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
         elements(tensor, split, sizes) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
     return group.flops * elements(largest, split, sizes) + converted
+
+
+def _inlined_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the vector operations of the operands that a matmul computes as it reads them.
+
+    Activation functions, norms and softmaxes of layers without a checkpoint and a scan, in the
+    matmuls of the backward pass, whose fusions count them as an epilogue's (language models and T5
+    on v3, v4 and v5e, libtpu 0.0.42.1). A mask costs what reading it does.
+    """
+    groups = (op for op in compute.generated if op.inlined)
+    return sum(_vector_flops(op, split, sizes) for op in groups)
 
 
 def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
