@@ -119,7 +119,7 @@ class PlainMatmuls(Remat):
 
     def keeps(self, op: Op, tensor: Tensor) -> bool:
         """Return True if `tensor`, made by `op`, is saved for the backward pass."""
-        return not isinstance(op, Pointwise) or op.alone
+        return not isinstance(op, Pointwise) or (op.alone and not op.generated)
 
 
 def recompute(

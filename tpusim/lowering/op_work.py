@@ -24,7 +24,7 @@ Buffers = Mapping[str, Buffer]
 def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     """Return the local work of an operation, with its fused groups."""
     op = compute.op
-    split = dict(compute.split)
+    split = _split_of_all(compute)
     read, written = _bytes(compute, split, sizes, buffers)
     epilogue = _fused_flops(compute, split, sizes)
     match op:
@@ -67,6 +67,14 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             whole = program.VectorWork(spare * read, spare * written, spare * flops)
             return with_picked_bias(op, whole, split, sizes)
     raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
+
+
+def _split_of_all(compute: ComputeNode) -> dict[str, Axes]:
+    """Return the axes of the dimensions of an operation and of what is fused to it.
+
+    A group that follows a change of dimensions has others than the operation.
+    """
+    return {dim: axes for part in (*compute.parts, compute) for dim, axes in part.split}
 
 
 def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:

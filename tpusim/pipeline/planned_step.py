@@ -300,6 +300,7 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     """Return the key of the graph of one microbatch."""
     routing = ExpertRouting(
         capacity_factor=plan.experts.capacity_factor,
+        group=plan.experts.group,
         dispatch=plan.experts.dispatch,
         exchange=plan.experts.exchange if _divides_experts(plan) else ALL_TO_ALL,
     )
