@@ -289,9 +289,9 @@ def _inlined_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes
 
     Activation functions, norms and softmaxes of layers without a checkpoint and a scan, in the
     matmuls of the backward pass, whose fusions count them as an epilogue's (language models and T5
-    on v3, v4 and v5e, libtpu 0.0.42.1). A mask costs what reading it does.
+    on v3, v4 and v5e, libtpu 0.0.42.1). A mask costs what reading it does, and a copy nothing.
     """
-    groups = (op for op in compute.generated if op.inlined)
+    groups = (op for op in compute.generated if op.inlined and op.flops)
     return sum(_vector_flops(op, split, sizes) for op in groups)
 
 
