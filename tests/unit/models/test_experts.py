@@ -197,6 +197,6 @@ def test_sequences_of_a_group_share_their_slots() -> None:
         tokens, mask = (prod(graph.sizes[d] for d in t.dims) for t in (made.lhs, made.rhs))
         assert tokens == 8 * 16 * 64
         assert mask == 8 * 16 * 8 * (5 * sequences)  # ceil(16 x 2 / 8 x 1.25) slots a sequence
+    uneven = GraphChoices(routing=ExpertRouting(capacity_factor=1.25, group=3))
     with pytest.raises(ModelError, match="groups of 3 sequences, which do not divide a batch of 8"):
-        routing = ExpertRouting(capacity_factor=1.25, group=3)
-        model.graph(batch=8, seq_len=16, choices=GraphChoices(routing=routing))
+        model.graph(batch=8, seq_len=16, choices=uneven)
