@@ -116,8 +116,8 @@ def test_layers_without_a_scan_and_adafactor(
     monkeypatch.setenv("TPUSIM_CACHE", str(tmp_path / "cache"))
     chip, _, shape = slice_.partition(":")
     given = {"scan_layers": False, **keys}
-    remat = "full" if given["scan_layers"] else "none"
-    plan = ts.Plan(seq_len=512, global_batch=64, remat=remat, **given)
+    given["remat"] = "full" if given["scan_layers"] else "none"
+    plan = ts.Plan(seq_len=512, global_batch=64, **given)
     found = check(model, plan, ts.Slice(chip, shape)).comparison
     assert found.plan_flops == pytest.approx(found.program_flops, rel=0.001)
     assert found.plan_step_s == pytest.approx(found.program_step_s, rel=0.1)
