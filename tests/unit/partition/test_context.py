@@ -38,9 +38,11 @@ GATED = Transformer(layers=4, embed=4096, mlp=14336, heads=32, kv_heads=8, vocab
 GATHER, SCATTER = ("sync", "all-gather", "tensor"), ("sync", "reduce-scatter", "tensor")
 CARRIED = ("async", "all-gather", "tensor")
 RING = ("ring", "collective-permute", "tensor")
-NEAR = """the plan's path from Q to the gradient of its weight has 94 instructions, and copies of their
-own take more than 100: rings over four devices are written out, which is not counted, as it would
-be wrong in more programs than it mends"""
+NEAR = (
+    "the plan has 94 instructions between Q and the gradient of its weight, and copies of their "
+    "own take more than 100: the rings over four devices are written out, which is not counted, "
+    "as that would be wrong in more programs than it mends"
+)
 
 
 @pytest.mark.parametrize(("model", "mesh", "seq_len", "batch", "pod", "backward"), [
