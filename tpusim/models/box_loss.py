@@ -7,6 +7,7 @@ ssd_model.py: `concat_outputs`, `_softmax_cross_entropy`, `_topk_mask`, `_locali
 from collections.abc import Sequence
 
 from tpusim.graph import GraphWriter, Tensor, function
+from tpusim.models import pieces
 
 COORDINATES = 4
 """Numbers of a box."""
@@ -39,19 +40,20 @@ def loss_of_boxes(
         boxes] of each level; boxes: default boxes of a position of each.
     joined: the boxes of all levels are one array; else there is one of each level.
     """
-    w.size(box_classes=classes, coordinates=COORDINATES)
+    w.size(coordinates=COORDINATES)
+    of_classes = pieces.channels(w, classes)
     for each in boxes:
         w.sizes[f"{each}.boxes"] = each
     moves = [level[0] for level in levels]
     logits = [
-        _apart(w, f"logits{number}", level[1], each, "box_classes")
+        _apart(w, f"logits{number}", level[1], each, of_classes)
         for number, (level, each) in enumerate(zip(levels, boxes, strict=True))
     ]
     if joined:
         total = sum(w.extent(*logit.dims[1:4]) for logit in logits)
         w.size(default_boxes=total)
         turned = [_boxes_first(w, f"turned{number}", each) for number, each in enumerate(logits)]
-        logits = [_joined(w, "logits", turned, "box_classes", "one_after_another")]
+        logits = [_joined(w, "logits", turned, of_classes, "one_after_another")]
         moves = [_joined(w, "moves", moves, "coordinates", "moves_of_levels")]
     else:
         moves = [

@@ -16,7 +16,7 @@ from tpusim.partition.layout import LocalShape
 from tpusim.plan import DEFAULT_TILES, AttentionKernel, Axes
 from tpusim.program import Number, stored_elements
 
-CHANNELS, IMAGE_DIMS = "channels", 4
+CHANNELS, IMAGE_DIMS = "channels", 3
 """The last dimension of images, and how many they have at least."""
 
 DTYPE_BYTES = {
