@@ -19,6 +19,7 @@ from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
 from tpusim.lowering.observed.beside_sums import matmul_beside_sums
 from tpusim.lowering.observed.carried_gathers import carry_gathers
+from tpusim.lowering.observed.cut_images import cut_images
 from tpusim.lowering.observed.exchange_copies import (
     copy_exchanges,
     copy_head_exchanges,
@@ -158,6 +159,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),
     described("row-copies", copy_row_exchanges, _compiled),
+    described("cut-images", cut_images, lambda body: not body.looped and _compiled(body)),
     described(
         "insert-quantisations",
         lambda entries, body: insert_quantisations(entries, body.buffers, body.numerics.noise),

@@ -5,16 +5,16 @@ numbers, for one mesh (Python ints, exact) or for many at once (float64 arrays).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
 
 from tpusim.graph import COMPUTE, INPUT, STORED, plain_dim
 from tpusim.partition.expert_load import ExpertCapacity, busiest_load
-from tpusim.partition.layout import LocalShape
+from tpusim.partition.layout import PARTS, Arrangement, LocalShape
 from tpusim.plan import DEFAULT_TILES, AttentionKernel, Axes
-from tpusim.program import Number, stored_elements
+from tpusim.program import LANES, Number, round_up, stored_elements
 
 CHANNELS, IMAGE_DIMS = "channels", 4
 """The last dimension of images, and how many they have at least."""
@@ -44,6 +44,7 @@ class Sizes:
     tiles: of grouped kernels: rows, and elements of `embed` and of the experts' width.
     kernel: of fused attention.
     scatters: gradients of sorted tokens are scattered, see `Experts.sort_gradient`.
+    arrangement: of the images whose sizes these are.
     """
 
     dims: Mapping[str, int]
@@ -55,9 +56,24 @@ class Sizes:
     tiles: Sequence[int] = DEFAULT_TILES
     kernel: AttentionKernel = field(default_factory=AttentionKernel)
     scatters: bool = False
+    arrangement: Arrangement = Arrangement()
+    _arranged: dict[Arrangement, "Sizes"] = field(default_factory=dict, init=False)
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict, init=False)
     _products: dict[tuple[object, ...], Number] = field(default_factory=dict, init=False)
     _elements: dict[int, tuple[LocalShape, Number]] = field(default_factory=dict, init=False)
+
+    def arranged(self, arrangement: Arrangement | None) -> "Sizes":
+        """Return the sizes of images in another arrangement; these, if it is None."""
+        if arrangement is None:
+            return self
+        found = self._arranged.get(arrangement)
+        if found is None:
+            found = self._arranged[arrangement] = replace(self, arrangement=arrangement)
+        return found
+
+    def parts(self, dims: tuple[str, ...]) -> int:
+        """Return in how many parts an image of these dimensions lies in the batch."""
+        return PARTS if any(dim in dims for dim, _ in self.arrangement.cuts) else 1
 
     def group(self, axes: Axes) -> Number:
         """Return the number of devices in a group over `axes`."""
@@ -71,7 +87,11 @@ class Sizes:
         key = (dim, axes)
         found = self._extents.get(key)
         if found is None:
-            found = self._extents[key] = self.shard(self.dims[dim], axes)
+            found = self.shard(self.dims[dim], axes)
+            for cut, spare in self.arrangement.cuts:
+                if cut == dim:
+                    found = PARTS * (_ceil_div(found, PARTS) + spare)
+            self._extents[key] = found
         return found
 
     def shard(self, size: int, axes: Axes) -> Number:
@@ -120,11 +140,15 @@ class Sizes:
         v4, v5e and v5p, libtpu 0.0.42.1: 64 channels of 128 images are not padded, of 64 images
         twice, 32 channels of one volume four times. Element-wise work fills whole tiles too: by the
         compiler's estimates on v5e, each element of 64 channels of 16 images takes twice the cycles
-        of one of 128.
+        of one of 128. An image that is cut has its parts in the batch.
         """
+        if self.arrangement.lanes in dims:
+            wide = self.extent(self.arrangement.lanes, split.get(self.arrangement.lanes, ()))
+            return round_up(wide, LANES) / wide
         if len(dims) < IMAGE_DIMS or plain_dim(dims[-1]).removeprefix(INPUT) != CHANNELS:
             return 1.0
         batch, channels = (self.extent(dim, split.get(dim, ())) for dim in (dims[0], dims[-1]))
+        batch = batch * self.parts(dims)
         return stored_elements(batch, channels) / (batch * channels)
 
     def spare(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
@@ -182,7 +206,7 @@ def _each(rows: Callable[[int], int], shards: Number) -> Number:
     return rows(int(shards))
 
 
-def _ceil_div(size: int, parts: Number) -> Number:
+def _ceil_div(size: Number, parts: Number) -> Number:
     if isinstance(parts, np.ndarray) or isinstance(size, np.ndarray):
         return np.ceil(size / parts)
     return -(-size // int(parts)) if parts == int(parts) else ceil(size / parts)

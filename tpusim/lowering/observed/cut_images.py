@@ -1,0 +1,324 @@
+"""Images of few examples: the compiler cuts them into the batch of their convolutions.
+
+A tile of memory has eight sublanes, which the examples of an image fill. Where there are fewer, the
+image is cut along its minor dimension into eight parts that lie in the batch, each with the halo
+that its windows need (XLA's `SpaceToBatchConverter`). Parts have positions without data where what
+is padded does not divide evenly, and a chain of convolutions and element-wise groups stays cut.
+What needs whole images has them put together, and cut again after it: halos of other devices,
+joined channels, pools, matmuls, and statistics of each example where parts have such positions.
+
+Compiled U-Nets of volumes and of diffusion and ResNets with 1 to 16 examples a device on v2 to v6e
+(libtpu 0.0.42.1): below eight on all but v2 and v3, and one alone on these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tpusim.base.phase import Phase
+from tpusim.graph import Convolution, Pointwise, Tensor
+from tpusim.lowering.body_entries import Entry, PlannedCollective
+from tpusim.lowering.decisions import Body
+from tpusim.lowering.observed.image_cuts import examples_of, extents_of, is_cut
+from tpusim.lowering.observed.image_passes import IMAGE_DIMS, ImagePasses
+from tpusim.partition import Arrangement, ComputeNode
+
+
+def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:
+    """Return the entries with convolutions of few examples on parts of their images.
+
+    Passes put images together and cut them, see `ImagePasses`. What is summed for the statistics
+    of each example is written in f32, turned, and then summed.
+    """
+    convolutions = (one for one in entries if _is_convolution(one))
+    if not any(is_cut(one, body) for one in convolutions if isinstance(one, ComputeNode)):
+        return list(entries)
+    cutting = _Cutting(ImagePasses(body))
+    for entry in entries:
+        cutting.add(entry)
+    return cutting.made
+
+
+@dataclass(slots=True)
+class _Cutting:
+    """The entries so far, and of the images that are cut those that were put together."""
+
+    passes: ImagePasses
+    made: list[Entry] = field(default_factory=list)
+    wholes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def spares(self) -> dict[str, int]:
+        return self.passes.spares
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry, with what it needs before and after it."""
+        if not isinstance(entry, ComputeNode):
+            self.made.append(self._of_wholes(entry))
+        elif isinstance(entry.op, Convolution):
+            self._convolution(entry)
+        elif self._is_alike(entry):
+            self._on_parts(entry, next(self.spares[key] for key in self._images(entry)))
+        else:
+            self._on_wholes(entry)
+
+    def _convolution(self, node: ComputeNode) -> None:
+        assert isinstance(node.op, Convolution)
+        op, body, read = node.op, self.passes.body, node.reads[0]
+        size = extents_of(node, body)
+        if op.makes_kernel:
+            if not op.transposed and (is_cut(node, body) or (size.taps == 1 and read in self.spares)):
+                self._kernel_gradient(node)
+            else:
+                self.made.append(self._of_wholes(node))
+            return
+        goes_on = read in self.spares and not self._joins(node)
+        if not (is_cut(node, body) or (size.taps == 1 and goes_on and not size.finer)):
+            self._on_wholes(node)
+            return
+        spare = size.spare_made(self.spares[read] if goes_on else None)
+        before = size.spare_read(spare)
+        if not goes_on or self.spares[read] != before:
+            made = self._parts(read, node, before)
+            node = replace(node, reads=(made, *node.reads[1:]))
+        window = op.windows[-1]
+        dims = (window.out_dim, window.in_dim) if op.given else (window.in_dim, window.out_dim)
+        node = replace(
+            node, arrangement=Arrangement(tuple(zip(dims, (before, spare), strict=True)))
+        )
+        others = {self.spares[key] for key in self._beside(node) if key in self.spares}
+        if others - {spare}:
+            self._apart(node, spare, max(others))
+        else:
+            self._on_parts(node, spare)
+
+    def _on_wholes(self, node: ComputeNode) -> None:
+        """Add an operation on whole images; its epilogue is apart if it reads parts."""
+        beside = [key for key in self._beside(node) if key in self.spares]
+        if beside and isinstance(node.op, Convolution):
+            self._apart(node, None, self.spares[beside[0]])
+        else:
+            self.made.append(self._of_wholes(node))
+
+    def _apart(self, node: ComputeNode, spare: int | None, beside: int) -> None:
+        """Add a convolution, and its epilogue as a group of its own on other parts.
+
+        spare: of its results; None if they are whole. beside: of what the epilogue reads.
+        """
+        passes, result = self.passes, node.op.outputs[0]
+        later = set(self._beside(node))
+        raw, parts = f"{result.name} alone", f"{result.name} in parts"
+        like = next(key for key in node.writes if passes.is_image(key))
+        passes.write(raw, like, None, result.dtype)
+        alone = replace(
+            node,
+            epilogue=(),
+            parts=(),
+            reads=tuple(key for key in node.reads if key not in later),
+            writes=(raw,),
+        )
+        self.made.append(self._of_wholes(alone))
+        if spare is not None:
+            passes.hold(raw, spare)
+        turned = f"{raw} turned"
+        self.made.append(passes.moved(raw, turned, passes.turned(raw), node.phase))
+        self.made += passes.parts(turned, parts, beside, False, node.phase)
+        first, *rest = node.epilogue
+        group = ComputeNode(
+            name=f"{node.name}/epilogue",
+            op=first,
+            split=node.split,
+            reads=(parts, *(key for key in node.reads if key in later)),
+            writes=node.writes,
+            epilogue=tuple(rest),
+        )
+        self._on_parts(group, beside)
+
+    def _on_parts(self, node: ComputeNode, spare: int) -> None:
+        """Add an operation whose results are cut, and the sums that need whole images."""
+        if node.arrangement is None:
+            node = replace(node, arrangement=_arrangement(node, spare))
+        node = self._with_statistics(node, spare)
+        sums = next((group for group in node.epilogue if group.sums), None)
+        writes = node.writes
+        if sums is not None and spare and _by_example(sums):
+            node = self._with_products(node, sums, spare)
+        for key in node.writes:
+            if self.passes.is_image(key) and key not in self.spares:
+                self.passes.hold(key, spare)
+        self.made.append(node)
+        if sums is not None and sums not in node.epilogue:
+            self._sums(node, sums, [key for key in writes if key not in node.writes])
+
+    def _with_products(self, node: ComputeNode, sums: Pointwise, spare: int) -> ComputeNode:
+        """Return a node that writes what is summed, squares or products, but not the sums."""
+        like = next(key for key in (*node.writes, *node.reads) if self.passes.is_image(key))
+        products = [f"{sums.name} product {place}" for place in range(len(sums.inputs))]
+        for key in products:
+            self.passes.write(key, like, self.passes.cut(like, spare), "f32")
+            self.spares[key] = spare
+        small = {tensor.name for tensor in sums.outputs}
+        kept = [key for key in node.writes if key not in small]
+        epilogue = tuple(group for group in node.epilogue if group is not sums)
+        return replace(node, writes=(*kept, *products), epilogue=epilogue, parts=())
+
+    def _sums(self, node: ComputeNode, sums: Pointwise, writes: Sequence[str]) -> None:
+        """Add the sums of products: each is turned, and summed without its spare."""
+        passes = self.passes
+        products = [key for key in node.writes if key.startswith(f"{sums.name} product")]
+        if len(products) == 1:
+            products = [next(key for key in node.writes if passes.is_image(key)), *products]
+        part = f"{sums.name} part"
+        passes.body.buffers[part] = passes.body.buffers[writes[-1]]
+        for key in products:
+            last = key == products[-1]
+            turned = f"{key} turned for {sums.name}"
+            arrangement = passes.turned(key)
+            self.made.append(passes.moved(key, turned, arrangement, node.phase, "f32"))
+            tensor = Tensor(turned, passes.dims(turned), dtype="f32")
+            name = sums.name if last else part
+            op = replace(sums, name=name, inputs=(tensor,), flops=1.0)
+            reads, made = ((turned, part), tuple(writes)) if last else ((turned,), (part,))
+            self.made.append(passes.node(name, op, reads, made, replace(arrangement, cuts=())))
+
+    def _with_statistics(self, node: ComputeNode, spare: int) -> ComputeNode:
+        """Return a group that reads the statistics of each example spread over its image."""
+        op, passes = node.op, self.passes
+        if not (isinstance(op, Pointwise) and op.after_sums and spare and _by_example(op)):
+            return node
+        if examples_of(node, op.main.dims[0], passes.body) == 1:
+            return node
+        like, small = self._images(node)[0], node.reads[-1]
+        tensors = []
+        for place in range(2):
+            key = f"{node.name} statistics {place}"
+            cut = passes.cut(like, spare)
+            turned = replace(passes.turned(like), cuts=cut.cuts)
+            passes.write(f"{key} turned", like, turned, "f32")
+            wide = Tensor(f"{key} turned", passes.dims(like), dtype="f32")
+            given = Tensor(small, (), dtype="f32")
+            group = Pointwise(
+                wide.name, (given,), (wide,), 0.0, keeps="", alone=True, phase=node.phase
+            )
+            self.made.append(replace(
+                passes.node(wide.name, group, (like,), (wide.name,), turned), reads=(small,)
+            ))
+            self.made.append(passes.moved(wide.name, key, cut, node.phase))
+            tensors.append(replace(wide, name=key))
+        made = replace(op, inputs=(*op.inputs, *tensors))
+        return replace(node, op=made, reads=(*node.reads, *(t.name for t in tensors)), parts=())
+
+    def _kernel_gradient(self, node: ComputeNode) -> None:
+        """Add the gradient of a kernel, which reads its image once for each tap, shifted."""
+        assert isinstance(node.op, Convolution)
+        op, size = node.op, extents_of(node, self.passes.body)
+        read, image, window = node.reads[0], op.given[1].name, op.windows[-1]
+        joined = self._joins(node)
+        spare = self.spares.get(read)
+        reads = list(node.reads)
+        if spare is None:
+            spare = size.spare_made(None)
+            if self.passes.is_image(read):
+                reads[0] = self._parts(read, node, spare)
+        inside = size.spare_read(spare)
+        if image in reads and size.taps > 1:
+            reads[reads.index(image)] = self._shifted(image, node, inside, joined, size.taps)
+        cuts = {window.in_dim: inside, window.out_dim: spare}
+        self.made.append(
+            replace(
+                node, reads=tuple(reads), parts=(), arrangement=Arrangement(tuple(cuts.items()))
+            )
+        )
+
+    def _shifted(self, key: str, node: ComputeNode, spare: int, joined: bool, taps: int) -> str:
+        """Add the passes that write an image once for each tap, and return what they write."""
+        passes = self.passes
+        source, made = key, f"{key} for {node.name}"
+        if joined or key not in self.spares:
+            source = self._whole(key, node.phase)
+            *before, last = passes.parts(source, made, spare, joined, node.phase)
+            self.made += before
+        else:
+            last = passes.moved(source, made, passes.cut(key, spare), node.phase)
+        source = passes.body.buffers[key]
+        passes.write(made, key, passes.cut(key, spare), source.dtype, taps)
+        self.made.append(last)
+        return made
+
+    def _parts(self, key: str, node: ComputeNode, spare: int) -> str:
+        """Add the passes that cut an image for an operation, and return what they write."""
+        source, made = self._whole(key, node.phase), f"{key} for {node.name}"
+        self.made += self.passes.parts(source, made, spare, self._joins(node), node.phase)
+        return made
+
+    def _whole(self, key: str, phase: Phase) -> str:
+        """Return a whole image, with the passes that put it together the first time."""
+        if key not in self.spares:
+            return key
+        if key not in self.wholes:
+            self.wholes[key] = f"{key} whole"
+            self.made += self.passes.whole(key, self.wholes[key], phase)
+        return self.wholes[key]
+
+    def _of_wholes(self, entry: Entry) -> Entry:
+        """Return an entry that reads whole images; a convolution on parts keeps its operand."""
+        kept = entry.reads[:1] if isinstance(entry, ComputeNode) and entry.arrangement else ()
+        named = {
+            key: self._whole(key, entry.phase)
+            for key in entry.reads
+            if key in self.spares and key not in kept
+        }
+        if not named:
+            return entry
+        if isinstance(entry, PlannedCollective):
+            moved = (
+                replace(one, reads=tuple(named.get(key, key) for key in one.reads))
+                for one in entry.collectives
+            )
+            return replace(entry, collectives=tuple(moved))
+        if isinstance(entry, ComputeNode):
+            reads = tuple(named.get(key, key) for key in entry.reads)
+            return replace(entry, reads=reads, parts=())
+        return entry
+
+    def _is_alike(self, node: ComputeNode) -> bool:
+        """Return True for a group on images that are all cut alike, and have the same channels."""
+        images = self._images(node)
+        if not (isinstance(node.op, Pointwise) and images) or node.op.alone:
+            return False
+        spares = {self.spares.get(key) for key in images}
+        made = {t.dims[-1] for t in node.op.outputs if len(t.dims) >= IMAGE_DIMS}
+        read = {self.passes.dims(key)[-1] for key in images}
+        same = len(images) == 1 or (len(read) == 1 and made <= read)
+        return same and len(spares) == 1 and None not in spares
+
+    def _images(self, node: ComputeNode) -> list[str]:
+        return [key for key in node.reads if self.passes.is_image(key)]
+
+    def _joins(self, node: ComputeNode) -> bool:
+        """Return True for an operation that reads rows of other devices."""
+        return any(self.passes.is_edge(key) for key in node.reads)
+
+    def _beside(self, node: ComputeNode) -> list[str]:
+        """Return the images that only the epilogue of an operation reads."""
+        groups = {t.name for group in node.epilogue for t in group.inputs}
+        own = {t.name for group in (node.op, *node.generated) for t in group.inputs}
+        images = self._images(node)[0:]
+        return [key for key in images if key in groups - own and key != node.reads[0]]
+
+
+def _is_convolution(entry: Entry) -> bool:
+    return isinstance(entry, ComputeNode) and isinstance(entry.op, Convolution)
+
+
+def _arrangement(node: ComputeNode, spare: int) -> Arrangement:
+    """Return the arrangement of a group whose images are cut, under all names of the dimension."""
+    groups = (*node.generated, node.op, *node.epilogue)
+    tensors = [t for group in groups for t in (*group.inputs, *group.outputs)]
+    dims = dict.fromkeys(t.dims[-2] for t in tensors if len(t.dims) >= IMAGE_DIMS)
+    return Arrangement(tuple((dim, spare) for dim in dims))
+
+
+def _by_example(group: Pointwise) -> bool:
+    """Return True for statistics of each example: they have the dimension of the batch."""
+    first = group.main.dims[0]
+    return any(first in t.dims for t in (group.outputs if group.sums else group.inputs[-1:]))
