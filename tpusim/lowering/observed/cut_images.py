@@ -11,7 +11,7 @@ Compiled U-Nets of volumes and of diffusion and ResNets with 1 to 16 examples a 
 (libtpu 0.0.42.1): below eight on all but v2 and v3, and one alone on these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpusim.base.phase import Phase
@@ -40,11 +40,16 @@ def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:
 
 @dataclass(slots=True)
 class _Cutting:
-    """The entries so far, and of the images that are cut those that were put together."""
+    """The entries so far.
+
+    wholes: of the images that are cut, those that were put together.
+    written: operands that convolutions would compute as they read, and that are written.
+    """
 
     passes: ImagePasses
     made: list[Entry] = field(default_factory=list)
     wholes: dict[str, str] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
 
     @property
     def spares(self) -> dict[str, int]:
@@ -63,8 +68,11 @@ class _Cutting:
 
     def _convolution(self, node: ComputeNode) -> None:
         assert isinstance(node.op, Convolution)
-        op, body, read = node.op, self.passes.body, node.reads[0]
-        size = extents_of(node, body)
+        body = self.passes.body
+        if is_cut(node, body):
+            node = self._with_operands(node)
+        op, read, size = node.op, node.reads[0], extents_of(node, body)
+        assert isinstance(op, Convolution)
         if op.makes_kernel:
             if not op.transposed and (is_cut(node, body) or (size.taps == 1 and read in self.spares)):
                 self._kernel_gradient(node)
@@ -105,7 +113,11 @@ class _Cutting:
         spare: of its results; None if they are whole. beside: of what the epilogue reads.
         """
         passes, result = self.passes, node.op.outputs[0]
-        later = set(self._beside(node))
+        made, read = _closure(node.generated, {tensor.name for tensor in node.op.inputs})
+        own = {*read, node.reads[0], *filter(passes.is_edge, node.reads)}
+        beside_it, later = _closure(
+            node.generated, {t.name for group in node.epilogue for t in group.inputs}
+        )
         raw, parts = f"{result.name} alone", f"{result.name} in parts"
         like = next(key for key in node.writes if passes.is_image(key))
         passes.write(raw, like, None, result.dtype)
@@ -113,7 +125,8 @@ class _Cutting:
             node,
             epilogue=(),
             parts=(),
-            reads=tuple(key for key in node.reads if key not in later),
+            generated=made,
+            reads=tuple(key for key in node.reads if key in own),
             writes=(raw,),
         )
         self.made.append(self._of_wholes(alone))
@@ -130,6 +143,7 @@ class _Cutting:
             reads=(parts, *(key for key in node.reads if key in later)),
             writes=node.writes,
             epilogue=tuple(rest),
+            generated=beside_it,
         )
         self._on_parts(group, beside)
 
@@ -299,15 +313,56 @@ class _Cutting:
         return any(self.passes.is_edge(key) for key in node.reads)
 
     def _beside(self, node: ComputeNode) -> list[str]:
-        """Return the images that only the epilogue of an operation reads."""
+        """Return the images that the epilogue of an operation reads."""
         groups = {t.name for group in node.epilogue for t in group.inputs}
-        own = {t.name for group in (node.op, *node.generated) for t in group.inputs}
-        images = self._images(node)[0:]
-        return [key for key in images if key in groups - own and key != node.reads[0]]
+        read = _closure(node.generated, groups)[1]
+        return [key for key in self._images(node) if key in read and key != node.reads[0]]
+
+    def _with_operands(self, node: ComputeNode) -> ComputeNode:
+        """Return a convolution that reads what it would compute: parts are written for halos."""
+        wanted = [t.name for t in node.op.inputs if t.name not in node.reads]
+        beside = {t.name for group in node.epilogue for t in group.inputs}
+        for name in wanted:
+            groups, read = _closure(node.generated, {name})
+            if not groups or name not in self.passes.body.buffers:
+                continue
+            if name not in self.written:
+                first, *rest = (replace(group, phase=node.phase) for group in groups)
+                self.written.add(name)
+                self.add(
+                    ComputeNode(
+                        name=f"image/{name}",
+                        op=first,
+                        split=node.split,
+                        reads=tuple(key for key in node.reads if key in read),
+                        writes=(name,),
+                        epilogue=tuple(rest),
+                    )
+                )
+            others = {t.name for t in node.op.inputs if t.name != name} | beside
+            kept, needed = _closure(node.generated, others)
+            reads = [name if key in read and key not in needed else key for key in node.reads]
+            if name not in reads:
+                reads.insert(1 if wanted[0] != name else 0, name)
+            node = replace(node, reads=tuple(dict.fromkeys(reads)), generated=kept, parts=())
+        return node
 
 
 def _is_convolution(entry: Entry) -> bool:
     return isinstance(entry, ComputeNode) and isinstance(entry.op, Convolution)
+
+
+def _closure(
+    groups: Sequence[Pointwise], names: Collection[str]
+) -> tuple[tuple[Pointwise, ...], set[str]]:
+    """Return the groups that make tensors, in order, and all that they and `names` read."""
+    needed: list[Pointwise] = []
+    read = set(names)
+    for group in reversed(groups):
+        if any(tensor.name in read for tensor in group.outputs):
+            needed.append(group)
+            read |= {tensor.name for tensor in group.inputs}
+    return tuple(reversed(needed)), read
 
 
 def _arrangement(node: ComputeNode, spare: int) -> Arrangement:
