@@ -35,6 +35,7 @@ def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:
     cutting = _Cutting(ImagePasses(body))
     for entry in entries:
         cutting.add(entry)
+    cutting.multiply_for_kernels()
     return cutting.made
 
 
@@ -44,12 +45,16 @@ class _Cutting:
 
     wholes: of the images that are cut, those that were put together.
     written: operands that convolutions would compute as they read, and that are written.
+    statistics: of the images that were normalised, their statistics spread over all positions.
+    late: gradients of kernels, which are multiplied after those of activations.
     """
 
     passes: ImagePasses
     made: list[Entry] = field(default_factory=list)
     wholes: dict[str, str] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
+    statistics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    late: list[ComputeNode] = field(default_factory=list)
 
     @property
     def spares(self) -> dict[str, int]:
@@ -57,6 +62,8 @@ class _Cutting:
 
     def add(self, entry: Entry) -> None:
         """Add an entry, with what it needs before and after it."""
+        if any(not set(node.writes).isdisjoint(entry.reads) for node in self.late):
+            self.multiply_for_kernels()
         if not isinstance(entry, ComputeNode):
             self.made.append(self._of_wholes(entry))
         elif isinstance(entry.op, Convolution):
@@ -75,7 +82,7 @@ class _Cutting:
         assert isinstance(op, Convolution)
         if op.makes_kernel:
             if not op.transposed and (is_cut(node, body) or (size.taps == 1 and read in self.spares)):
-                self._kernel_gradient(node)
+                self.late.append(node)
             else:
                 self.made.append(self._of_wholes(node))
             return
@@ -156,6 +163,7 @@ class _Cutting:
         writes = node.writes
         if sums is not None and spare and _by_example(sums):
             node = self._with_products(node, sums, spare)
+            node = self._reading(node, self.statistics.get(sums.inputs[-1].name, ()))
         for key in node.writes:
             if self.passes.is_image(key) and key not in self.spares:
                 self.passes.hold(key, spare)
@@ -201,8 +209,8 @@ class _Cutting:
             return node
         if examples_of(node, op.main.dims[0], passes.body) == 1:
             return node
-        like, small = self._images(node)[0], node.reads[-1]
-        tensors = []
+        images, small = self._images(node), node.reads[-1]
+        like, made = images[-1], []
         for place in range(2):
             key = f"{node.name} statistics {place}"
             cut = passes.cut(like, spare)
@@ -213,13 +221,35 @@ class _Cutting:
             group = Pointwise(
                 wide.name, (given,), (wide,), 0.0, keeps="", alone=True, phase=node.phase
             )
-            self.made.append(replace(
-                passes.node(wide.name, group, (like,), (wide.name,), turned), reads=(small,)
-            ))
+            spread = passes.node(wide.name, group, (like,), (wide.name,), turned)
+            self.made.append(replace(spread, reads=(small,)))
             self.made.append(passes.moved(wide.name, key, cut, node.phase))
-            tensors.append(replace(wide, name=key))
-        made = replace(op, inputs=(*op.inputs, *tensors))
-        return replace(node, op=made, reads=(*node.reads, *(t.name for t in tensors)), parts=())
+            made.append(key)
+        if node.phase is Phase.FORWARD:
+            self.statistics[like] = tuple(made)
+        else:
+            product = f"{small.removesuffix('/sums').removesuffix('/own_sums')}/own_sums product 0"
+            made += [product] if product in passes.body.buffers else []
+        return self._reading(node, made)
+
+    def _reading(self, node: ComputeNode, keys: Sequence[str]) -> ComputeNode:
+        """Return an operation that reads further images in f32."""
+        if not keys:
+            return node
+        tensors = tuple(Tensor(key, self.passes.dims(key), dtype="f32") for key in keys)
+        reads = (*node.reads, *keys)
+        if isinstance(node.op, Pointwise):
+            op = replace(node.op, inputs=(*node.op.inputs, *tensors))
+            return replace(node, op=op, reads=reads, parts=())
+        first, *rest = node.epilogue
+        first = replace(first, inputs=(*first.inputs, *tensors))
+        return replace(node, epilogue=(first, *rest), reads=reads, parts=())
+
+    def multiply_for_kernels(self) -> None:
+        """Add the gradients of kernels that were put off."""
+        late, self.late = self.late, []
+        for node in late:
+            self._kernel_gradient(node)
 
     def _kernel_gradient(self, node: ComputeNode) -> None:
         """Add the gradient of a kernel, which reads its image once for each tap, shifted."""
