@@ -32,7 +32,7 @@ def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:
     convolutions = (one for one in entries if _is_convolution(one))
     if not any(is_cut(one, body) for one in convolutions if isinstance(one, ComputeNode)):
         return list(entries)
-    cutting = _Cutting(ImagePasses(body))
+    cutting = _Cutting(ImagePasses(body), _read_in_chains(entries, body))
     for entry in entries:
         cutting.add(entry)
     cutting.multiply_for_kernels()
@@ -43,6 +43,7 @@ def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:
 class _Cutting:
     """The entries so far.
 
+    chained: images that convolutions read as they are cut.
     wholes: of the images that are cut, those that were put together.
     written: operands that convolutions would compute as they read, and that are written.
     statistics: of the images that were normalised, their statistics spread over all positions.
@@ -50,6 +51,7 @@ class _Cutting:
     """
 
     passes: ImagePasses
+    chained: frozenset[str]
     made: list[Entry] = field(default_factory=list)
     wholes: dict[str, str] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
@@ -92,9 +94,12 @@ class _Cutting:
             return
         spare = size.spare_made(self.spares[read] if goes_on else None)
         before = size.spare_read(spare)
+        masked = f"{read} masked"
         if not goes_on or self.spares[read] != before:
             made = self._parts(read, node, before)
             node = replace(node, reads=(made, *node.reads[1:]))
+        elif masked in self.spares and size.taps > 1:
+            node = replace(node, reads=(masked, *node.reads[1:]))
         window = op.windows[-1]
         dims = (window.out_dim, window.in_dim) if op.given else (window.in_dim, window.out_dim)
         node = replace(
@@ -167,9 +172,29 @@ class _Cutting:
         for key in node.writes:
             if self.passes.is_image(key) and key not in self.spares:
                 self.passes.hold(key, spare)
-        self.made.append(node)
+        self._masked(node, spare)
         if sums is not None and sums not in node.epilogue:
             self._sums(node, sums, [key for key in writes if key not in node.writes])
+
+    def _masked(self, node: ComputeNode, spare: int) -> None:
+        """Add an operation, and its results again with zeros in their spare for windows."""
+        keys = [key for key in node.writes if key in self.chained] if spare else []
+        if not (keys and isinstance(node.op, Pointwise)):
+            self.made.append(node)
+            return
+        passes, again = self.passes, []
+        examples = examples_of(node, node.op.main.dims[0], passes.body)
+        for key in keys:
+            apart = examples > 1 and node.phase is Phase.FORWARD
+            again.append(f"{key} again" if apart else f"{key} masked")
+            passes.write(again[-1], key, passes.cut(key, spare), passes.body.buffers[key].dtype)
+            self.spares[again[-1]] = spare
+        self.made.append(replace(node, writes=(*node.writes, *again), parts=()))
+        for key, source in zip(keys, again, strict=True):
+            if source != f"{key} masked":
+                cut = passes.cut(key, spare)
+                self.made.append(passes.moved(source, f"{key} masked", cut, node.phase))
+                self.spares[f"{key} masked"] = spare
 
     def _with_products(self, node: ComputeNode, sums: Pointwise, spare: int) -> ComputeNode:
         """Return a node that writes what is summed, squares or products, but not the sums."""
@@ -376,6 +401,17 @@ class _Cutting:
                 reads.insert(1 if wanted[0] != name else 0, name)
             node = replace(node, reads=tuple(dict.fromkeys(reads)), generated=kept, parts=())
         return node
+
+
+def _read_in_chains(entries: Sequence[Entry], body: Body) -> frozenset[str]:
+    """Return the operands of convolutions on parts that read no rows of other devices."""
+    found = set()
+    for node in entries:
+        if isinstance(node, ComputeNode) and isinstance(node.op, Convolution):
+            joins = any(key in body.buffers and body.buffers[key].local.edge for key in node.reads)
+            if not (joins or node.op.makes_kernel) and is_cut(node, body):
+                found.add(node.op.inputs[0].name)
+    return frozenset(found)
 
 
 def _is_convolution(entry: Entry) -> bool:
