@@ -341,6 +341,8 @@ def _bytes(
     read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
     rows = (buffers[key] for key in compute.reads if key in buffers and buffers[key].local.edge)
     read += sum(sizes.nbytes(buffer.local, buffer.dtype) for buffer in rows)
+    images = (buffers[key] for key in compute.reads if key in buffers and compute.arrangement)
+    read += sum(_stored_bytes(each, sizes) * (1 - 1 / each.local.count) for each in images)
     written = sum(_stored_bytes(buffers[key], sizes) for key in compute.writes)
     return read, written
 

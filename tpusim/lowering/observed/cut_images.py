@@ -78,7 +78,7 @@ class _Cutting:
     def _convolution(self, node: ComputeNode) -> None:
         assert isinstance(node.op, Convolution)
         body = self.passes.body
-        if is_cut(node, body):
+        if is_cut(node, body) or self._reads_spread(node):
             node = self._with_operands(node)
         op, read, size = node.op, node.reads[0], extents_of(node, body)
         assert isinstance(op, Convolution)
@@ -299,19 +299,45 @@ class _Cutting:
         )
 
     def _shifted(self, key: str, node: ComputeNode, spare: int, joined: bool, taps: int) -> str:
-        """Add the passes that write an image once for each tap, and return what they write."""
-        passes = self.passes
-        source, made = key, f"{key} for {node.name}"
+        """Add the passes that write an image once for each tap, and return what they write.
+
+        From whole images each copy is cut by itself. From parts each is shifted, by two passes for
+        a stride, and without one they are then written side by side.
+        """
+        passes, phase = self.passes, node.phase
+        made, cut, dtype = f"{key} for {node.name}", passes.cut(key, spare), self._dtype(key)
         if joined or key not in self.spares:
-            source = self._whole(key, node.phase)
-            *before, last = passes.parts(source, made, spare, joined, node.phase)
+            source = self._whole(key, phase)
+            *before, last = passes.parts(source, made, spare, joined, phase)
             self.made += before
-        else:
-            last = passes.moved(source, made, passes.cut(key, spare), node.phase)
-        source = passes.body.buffers[key]
-        passes.write(made, key, passes.cut(key, spare), source.dtype, taps)
-        self.made.append(last)
-        return made
+            passes.write(made, key, cut, dtype, taps)
+            self.made.append(last)
+            return made
+        assert isinstance(node.op, Convolution)
+        strided = node.op.windows[-1].stride > 1
+        source, shifts = key, (taps - 1) * (2 if strided else 1)
+        for place in range(shifts):
+            self.made.append(passes.moved(source, f"{made} {place}", cut, phase))
+            source = f"{made} {place}"
+        passes.write(source, key, cut, dtype, taps)
+        if not strided:
+            self.made.append(passes.moved(source, made, cut, phase))
+            passes.write(made, key, cut, dtype, taps)
+        return source if strided else made
+
+    def _dtype(self, key: str) -> str:
+        return self.passes.body.buffers[key].dtype
+
+    def _reads_spread(self, node: ComputeNode) -> bool:
+        """Return True for a single tap on parts that are normalised with spread statistics."""
+        if node.reads[0] not in self.spares or self._joins(node):
+            return False
+        return self.spares[node.reads[0]] > 0 and any(
+            group.after_sums
+            and _by_example(group)
+            and examples_of(node, group.main.dims[0], self.passes.body) > 1
+            for group in node.generated
+        )
 
     def _parts(self, key: str, node: ComputeNode, spare: int) -> str:
         """Add the passes that cut an image for an operation, and return what they write."""
