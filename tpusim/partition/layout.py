@@ -22,10 +22,12 @@ class Arrangement:
     cuts: (dimension, spare) of each that is cut into `PARTS` parts, which lie in the batch; each
         part has so many positions without data beyond its share.
     lanes: the dimension in the lanes; empty for channels or the batch, whichever takes less.
+    rows: of a tile, which examples fill at least.
     """
 
     cuts: tuple[tuple[str, int], ...] = ()
     lanes: str = ""
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)

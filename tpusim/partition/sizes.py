@@ -14,7 +14,7 @@ from tpusim.graph import COMPUTE, INPUT, STORED, plain_dim
 from tpusim.partition.expert_load import ExpertCapacity, busiest_load
 from tpusim.partition.layout import PARTS, Arrangement, LocalShape
 from tpusim.plan import DEFAULT_TILES, AttentionKernel, Axes
-from tpusim.program import LANES, Number, round_up, stored_elements
+from tpusim.program import LANES, Number, largest, round_up, stored_elements
 
 CHANNELS, IMAGE_DIMS = "channels", 4
 """The last dimension of images, and how many they have at least."""
@@ -149,7 +149,8 @@ class Sizes:
             return 1.0
         batch, channels = (self.extent(dim, split.get(dim, ())) for dim in (dims[0], dims[-1]))
         batch = batch * self.parts(dims)
-        return stored_elements(batch, channels) / (batch * channels)
+        stored = stored_elements(largest(batch, self.arrangement.rows), channels)
+        return stored / (batch * channels)
 
     def spare(self, dims: tuple[str, ...], split: Mapping[str, Axes]) -> Number:
         """Return the capacity of a buffer over its contents: above 1 for slots of experts."""
