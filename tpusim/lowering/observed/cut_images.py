@@ -116,8 +116,22 @@ class _Cutting:
         beside = [key for key in self._beside(node) if key in self.spares]
         if beside and isinstance(node.op, Convolution):
             self._apart(node, None, self.spares[beside[0]])
-        else:
-            self.made.append(self._of_wholes(node))
+            return
+        entry = self._of_wholes(node)
+        assert isinstance(entry, ComputeNode)
+        self.made.append(self._turned(entry) if isinstance(entry.op, Pointwise) else entry)
+
+    def _turned(self, node: ComputeNode) -> ComputeNode:
+        """Return a group on images that were put together, which leaves them turned."""
+        buffers, passes = self.passes.body.buffers, self.passes
+        read = [buffers[key].local.arrangement for key in self._images(node)]
+        if node.arrangement or not any(one is not None and one.lanes for one in read):
+            return node
+        images = [key for key in node.writes if passes.is_image(key)]
+        for key in images:
+            passes.write(key, key, passes.turned(key), buffers[key].dtype)
+        turned = passes.turned((images or self._images(node))[0])
+        return replace(node, arrangement=turned)
 
     def _apart(self, node: ComputeNode, spare: int | None, beside: int) -> None:
         """Add a convolution, and its epilogue as a group of its own on other parts.
