@@ -46,6 +46,7 @@ class _Cutting:
     chained: images that convolutions read as they are cut.
     wholes: of the images that are cut, those that were put together.
     written: operands that convolutions would compute as they read, and that are written.
+    normalised: results of norms, each with what was normalised.
     statistics: of the images that were normalised, their statistics spread over all positions.
     late: gradients of kernels, which are multiplied after those of activations.
     """
@@ -55,6 +56,7 @@ class _Cutting:
     made: list[Entry] = field(default_factory=list)
     wholes: dict[str, str] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
+    normalised: dict[str, str] = field(default_factory=dict)
     statistics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     late: list[ComputeNode] = field(default_factory=list)
 
@@ -66,6 +68,8 @@ class _Cutting:
         """Add an entry, with what it needs before and after it."""
         if any(not set(node.writes).isdisjoint(entry.reads) for node in self.late):
             self.multiply_for_kernels()
+        if isinstance(entry, ComputeNode):
+            entry = self._from_normalised(entry)
         if not isinstance(entry, ComputeNode):
             self.made.append(self._of_wholes(entry))
         elif isinstance(entry.op, Convolution):
@@ -74,6 +78,31 @@ class _Cutting:
             self._on_parts(entry, next(self.spares[key] for key in self._images(entry)))
         else:
             self._on_wholes(entry)
+
+    def _from_normalised(self, node: ComputeNode) -> ComputeNode:
+        """Return a node of the backward pass that computes a mask from what was normalised.
+
+        It reads that in any case, so the result of the activation function need not be held in
+        parts. Keep what was normalised in mind for a group that normalises.
+        """
+        op = node.op
+        if node.phase is Phase.FORWARD:
+            if isinstance(op, Pointwise) and op.after_sums:
+                self.normalised |= dict.fromkeys(node.writes, node.reads[0])
+            return node
+        known = {
+            key
+            for key in self._beside(node)
+            if key in self.spares and self.normalised.get(key) in node.reads
+        }
+        if not known:
+            return node
+        epilogue = tuple(
+            replace(group, inputs=tuple(t for t in group.inputs if t.name not in known))
+            for group in node.epilogue
+        )
+        reads = tuple(key for key in node.reads if key not in known)
+        return replace(node, reads=reads, epilogue=epilogue, parts=())
 
     def _convolution(self, node: ComputeNode) -> None:
         assert isinstance(node.op, Convolution)
