@@ -217,7 +217,7 @@ class _Cutting:
                 self.passes.hold(key, spare)
         self._masked(node, spare)
         if sums is not None and sums not in node.epilogue:
-            self._sums(node, sums, [key for key in writes if key not in node.writes])
+            self._sums(node, sums, [key for key in writes if key not in node.writes], spare)
 
     def _masked(self, node: ComputeNode, spare: int) -> None:
         """Add an operation, and its results again with zeros in their spare for windows."""
@@ -251,14 +251,28 @@ class _Cutting:
         epilogue = tuple(group for group in node.epilogue if group is not sums)
         return replace(node, writes=(*kept, *products), epilogue=epilogue, parts=())
 
-    def _sums(self, node: ComputeNode, sums: Pointwise, writes: Sequence[str]) -> None:
+    def _put_off(
+        self, node: ComputeNode, sums: Pointwise, writes: Sequence[str], spare: int
+    ) -> None:
+        """Sum for the gradients of scale and shift later, from the gradient of a norm's result."""
+        given = sums.inputs[0]
+        made = tuple(tensor for tensor in sums.outputs if tensor.name in writes)
+        op = replace(sums, name=f"{sums.name} late", inputs=(given,), outputs=made, flops=2.0)
+        cut = self.passes.cut(given.name, spare)
+        self.late.append(self.passes.node(op.name, op, (given.name,), tuple(writes), cut))
+
+    def _sums(
+        self, node: ComputeNode, sums: Pointwise, writes: Sequence[str], spare: int
+    ) -> None:
         """Add the sums of products: each is turned, and summed without its spare."""
         passes = self.passes
         products = [key for key in node.writes if key.startswith(f"{sums.name} product")]
         if len(products) == 1:
             products = [next(key for key in node.writes if passes.is_image(key)), *products]
-        part = f"{sums.name} part"
-        passes.body.buffers[part] = passes.body.buffers[writes[-1]]
+        part, (*small, last_made) = f"{sums.name} part", writes
+        if small:
+            self._put_off(node, sums, small, spare)
+        passes.body.buffers[part] = passes.body.buffers[last_made]
         for key in products:
             last = key == products[-1]
             turned = f"{key} turned for {sums.name}"
@@ -267,7 +281,7 @@ class _Cutting:
             tensor = Tensor(turned, passes.dims(turned), dtype="f32")
             name = sums.name if last else part
             op = replace(sums, name=name, inputs=(tensor,), flops=1.0)
-            reads, made = ((turned, part), tuple(writes)) if last else ((turned,), (part,))
+            reads, made = ((turned, part), (last_made,)) if last else ((turned,), (part,))
             self.made.append(passes.node(name, op, reads, made, replace(arrangement, cuts=())))
 
     def _with_statistics(self, node: ComputeNode, spare: int) -> ComputeNode:
@@ -316,8 +330,10 @@ class _Cutting:
     def multiply_for_kernels(self) -> None:
         """Add the gradients of kernels that were put off."""
         late, self.late = self.late, []
+        self.made += [node for node in late if isinstance(node.op, Pointwise)]
         for node in late:
-            self._kernel_gradient(node)
+            if isinstance(node.op, Convolution):
+                self._kernel_gradient(node)
 
     def _kernel_gradient(self, node: ComputeNode) -> None:
         """Add the gradient of a kernel, which reads its image once for each tap, shifted."""
