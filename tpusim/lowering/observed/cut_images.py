@@ -20,7 +20,7 @@ from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.decisions import Body
 from tpusim.lowering.observed.image_cuts import examples_of, extents_of, is_cut
 from tpusim.lowering.observed.image_passes import IMAGE_DIMS, ImagePasses
-from tpusim.partition import Arrangement, ComputeNode
+from tpusim.partition import Arrangement, ComputeNode, Purpose
 
 
 def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:
@@ -58,7 +58,7 @@ class _Cutting:
     written: set[str] = field(default_factory=set)
     normalised: dict[str, str] = field(default_factory=dict)
     statistics: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    late: list[ComputeNode] = field(default_factory=list)
+    late: list[Entry] = field(default_factory=list)
 
     @property
     def spares(self) -> dict[str, int]:
@@ -67,6 +67,9 @@ class _Cutting:
     def add(self, entry: Entry) -> None:
         """Add an entry, with what it needs before and after it."""
         if any(not set(node.writes).isdisjoint(entry.reads) for node in self.late):
+            if _reduces_gradients(entry):
+                self.late.append(entry)
+                return
             self.multiply_for_kernels()
         if isinstance(entry, ComputeNode):
             entry = self._from_normalised(entry)
@@ -330,10 +333,12 @@ class _Cutting:
     def multiply_for_kernels(self) -> None:
         """Add the gradients of kernels that were put off."""
         late, self.late = self.late, []
-        self.made += [node for node in late if isinstance(node.op, Pointwise)]
-        for node in late:
-            if isinstance(node.op, Convolution):
-                self._kernel_gradient(node)
+        sums = [one for one in late if isinstance(one, ComputeNode) and not _is_convolution(one)]
+        self.made += sums
+        for one in late:
+            if isinstance(one, ComputeNode) and _is_convolution(one):
+                self._kernel_gradient(one)
+        self.made += [one for one in late if not isinstance(one, ComputeNode)]
 
     def _kernel_gradient(self, node: ComputeNode) -> None:
         """Add the gradient of a kernel, which reads its image once for each tap, shifted."""
@@ -497,6 +502,12 @@ def _read_in_chains(entries: Sequence[Entry], body: Body) -> frozenset[str]:
             if not (joins or node.op.makes_kernel) and is_cut(node, body):
                 found.add(node.op.inputs[0].name)
     return frozenset(found)
+
+
+def _reduces_gradients(entry: Entry) -> bool:
+    if not isinstance(entry, PlannedCollective):
+        return False
+    return all(one.purpose is Purpose.GRADIENT for one in entry.collectives)
 
 
 def _is_convolution(entry: Entry) -> bool:
