@@ -14,9 +14,9 @@ from tpusim.partition.halo import Edge as Edge
 from tpusim.partition.halo import Halo as Halo
 from tpusim.partition.late_reductions import ACCUMULATORS as ACCUMULATORS
 from tpusim.partition.late_reductions import late_reductions as late_reductions
-from tpusim.partition.layout import Layout as Layout
 from tpusim.partition.layout import PARTS as PARTS
 from tpusim.partition.layout import Arrangement as Arrangement
+from tpusim.partition.layout import Layout as Layout
 from tpusim.partition.layout import LocalShape as LocalShape
 from tpusim.partition.layout import across_slices as across_slices
 from tpusim.partition.layout import is_across as is_across

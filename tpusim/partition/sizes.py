@@ -56,7 +56,7 @@ class Sizes:
     tiles: Sequence[int] = DEFAULT_TILES
     kernel: AttentionKernel = field(default_factory=AttentionKernel)
     scatters: bool = False
-    arrangement: Arrangement = Arrangement()
+    arrangement: Arrangement = field(default_factory=Arrangement)
     _arranged: dict[Arrangement, "Sizes"] = field(default_factory=dict, init=False)
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict, init=False)
     _products: dict[tuple[object, ...], Number] = field(default_factory=dict, init=False)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from tpusim.graph import Convolution
 from tpusim.lowering.decisions import Body, LoweringDecisions
+from tpusim.lowering.observed.image_passes import IMAGE_DIMS
 from tpusim.partition import PARTS, ComputeNode
 from tpusim.plan import Axes
 
@@ -57,7 +58,9 @@ def is_cut(node: ComputeNode, body: Body) -> bool:
     """Return True for a convolution of few examples whose parts are as long as their halo."""
     assert isinstance(node.op, Convolution)
     size = extents_of(node, body)
-    if size.taps == 1 or size.examples > body.ask(_most_examples):
+    if len(node.op.output.dims) < IMAGE_DIMS or size.taps == 1:
+        return False
+    if size.examples > body.ask(_most_examples):
         return False
     if node.op.transposed and not node.op.given:
         return size.source >= PARTS

@@ -22,16 +22,27 @@ class ImagePasses:
     """Maker of the passes of a body; what they write is added to its buffers.
 
     spares: of the images that are cut, the positions without data that each part has.
+    wholes: of these, the images that were put together.
     """
 
     body: Body
     spares: dict[str, int] = field(default_factory=dict)
+    wholes: dict[str, str] = field(default_factory=dict)
 
-    def whole(self, key: str, made: str, phase: Phase) -> Iterator[ComputeNode]:
-        """Yield the passes that put an image together: it is turned, and its spare dropped."""
+    def whole(self, key: str, phase: Phase) -> tuple[str, list[ComputeNode]]:
+        """Return a whole image, and the passes that put it together the first time.
+
+        It is turned, and its spare dropped.
+        """
+        if key not in self.spares or key in self.wholes:
+            return self.wholes.get(key, key), []
+        made = self.wholes[key] = f"{key} whole"
         turned = self.turned(key)
-        yield self.moved(key, f"{made} turned", turned, phase)
-        yield self.moved(f"{made} turned", made, replace(turned, cuts=()), phase)
+        steps = (
+            (f"{made} turned", key, turned),
+            (made, f"{made} turned", replace(turned, cuts=())),
+        )
+        return made, [self.moved(source, name, form, phase) for name, source, form in steps]
 
     def parts(
         self, key: str, made: str, spare: int, joined: bool, phase: Phase
@@ -58,7 +69,9 @@ class ImagePasses:
         """Return the arrangement of an image whose lanes are filled best, cut as it is."""
         local = self.body.buffers[key].local
         lanes = self.body.ask(_fullest, local.dims, local.layout)
-        return Arrangement(self.cut(key, self.spares[key]).cuts if key in self.spares else (), lanes)
+        return Arrangement(
+            self.cut(key, self.spares[key]).cuts if key in self.spares else (), lanes
+        )
 
     def moved(
         self, key: str, made: str, arrangement: Arrangement, phase: Phase, dtype: str = ""
@@ -106,6 +119,10 @@ class ImagePasses:
         local = replace(buffer.local, arrangement=self.cut(key, spare))
         self.body.buffers[key] = replace(buffer, local=local)
 
+    def dtype(self, key: str) -> str:
+        """Return the dtype of a buffer."""
+        return self.body.buffers[key].dtype
+
     def dims(self, key: str) -> tuple[str, ...]:
         """Return the dimensions of a buffer."""
         return self.body.buffers[key].local.dims
@@ -117,10 +134,18 @@ class ImagePasses:
             return False
         return len(buffer.local.dims) >= IMAGE_DIMS
 
+    def images(self, node: ComputeNode) -> list[str]:
+        """Return the images that an operation reads."""
+        return [key for key in node.reads if self.is_image(key)]
+
     def is_edge(self, key: str) -> bool:
         """Return True for the rows that another device has sent."""
         buffer = self.body.buffers.get(key)
         return buffer is not None and buffer.local.edge is not None
+
+    def joins(self, node: ComputeNode) -> bool:
+        """Return True for an operation that reads rows of other devices."""
+        return any(map(self.is_edge, node.reads))
 
 
 def _fullest(
