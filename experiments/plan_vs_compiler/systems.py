@@ -183,18 +183,28 @@ their own. Most have eight examples or more on a device, and a few have less."""
 
 def numbers() -> Iterator[int]:
     """Return the numbers of all twins, the first of each system before the second."""
+    return numbers_of(SYSTEMS)
+
+
+def draw(number: int) -> Twin:
+    """Return twin `number`."""
+    return drawn(SYSTEMS, number)
+
+
+def numbers_of(known: Mapping[str, System]) -> Iterator[int]:
+    """Return the numbers of all twins of a designed sample."""
     places = [
         (place, PER_SYSTEM * index + place)
-        for index, system in enumerate(SYSTEMS.values())
+        for index, system in enumerate(known.values())
         for place in range(len(system.twins))
     ]
     return iter([number for _, number in sorted(places)])
 
 
-def draw(number: int) -> Twin:
-    """Return twin `number`."""
+def drawn(known: Mapping[str, System], number: int) -> Twin:
+    """Return a twin of a designed sample."""
     index, place = divmod(number, PER_SYSTEM)
-    name, system = list(SYSTEMS.items())[index]
+    name, system = list(known.items())[index]
     pod, mesh, batch, plan, changes = system.twins[place]
     model = {**system.model, **changes}
     if "moe" in changes:
