@@ -21,9 +21,15 @@ from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.decisions import Body
 from tpusim.lowering.observed.example_sums import ExampleSums
 from tpusim.lowering.observed.image_cuts import examples_of, extents_of, is_cut
-from tpusim.lowering.observed.image_groups import arrangement_of, beside, made_by, operands
+from tpusim.lowering.observed.image_groups import (
+    arrangement_of,
+    beside,
+    by_example,
+    made_by,
+    operands,
+)
 from tpusim.lowering.observed.image_passes import IMAGE_DIMS, ImagePasses
-from tpusim.lowering.observed.kernel_images import kernel_gradient
+from tpusim.lowering.observed.kernel_images import kernel_gradient, shifted_images
 from tpusim.partition import Arrangement, ComputeNode, Purpose
 
 
@@ -52,6 +58,7 @@ class _Cutting:
     chained: images that convolutions read as they are cut.
     written: operands that convolutions would compute as they read, and that are written.
     normalised: results of norms, each with what was normalised.
+    by_example: of these, those with statistics of each example.
     late: gradients of scales and of kernels, and their reductions, which come last.
     """
 
@@ -61,6 +68,7 @@ class _Cutting:
     made: list[Entry] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     normalised: dict[str, str] = field(default_factory=dict)
+    by_example: set[str] = field(default_factory=set)
     late: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -109,6 +117,8 @@ class _Cutting:
         if node.phase is Phase.FORWARD:
             if isinstance(op, Pointwise) and op.after_sums:
                 self.normalised |= dict.fromkeys(node.writes, node.reads[0])
+                if by_example(op):
+                    self.by_example.update(node.writes)
             return node
         masks = {key for key in self._beside(node) if self.normalised.get(key) in node.reads}
         masks &= self.spares.keys()
@@ -142,6 +152,8 @@ class _Cutting:
             operand = self._parts(read, node, before)
         elif operand not in self.spares or size.taps == 1:
             operand = read
+        if cut and goes_on and self._is_shifted_early(node, read):
+            self.made += shifted_images(read, node, before, passes)
         window = op.windows[-1]
         dims = (window.out_dim, window.in_dim) if op.given else (window.in_dim, window.out_dim)
         arrangement = Arrangement(tuple(zip(dims, (before, spare), strict=True)))
@@ -268,6 +280,15 @@ class _Cutting:
                 reads.insert(wanted.index(name), name)
             node = replace(node, reads=tuple(dict.fromkeys(reads)), generated=kept, parts=())
         return node
+
+    def _is_shifted_early(self, node: ComputeNode, read: str) -> bool:
+        """Return True for an image whose copies for the kernel are made as it is read.
+
+        One that was normalised by the statistics of each of several examples (12 U-Nets of volumes
+        and of diffusion on v4 to v6e); copies of others wait for the gradient.
+        """
+        several = extents_of(node, self.passes.body).examples > 1
+        return several and node.phase is Phase.FORWARD and read in self.by_example
 
     def _reads_spread(self, node: ComputeNode) -> bool:
         """Return True for parts that are normalised as they are read, with spread statistics."""

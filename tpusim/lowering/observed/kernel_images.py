@@ -24,9 +24,10 @@ def kernel_gradient(node: ComputeNode, passes: ImagePasses) -> Iterator[ComputeN
         yield from passes.parts(read, reads[0], spare, passes.joins(node), node.phase)
     inside = size.spare_read(spare)
     if image in reads and size.taps > 1:
-        *shifted, last = shifted_images(image, node, inside, passes)
-        yield from (*shifted, last)
-        reads[reads.index(image)] = last.writes[0]
+        made = _name(image, node)
+        if made not in passes.body.buffers:
+            yield from shifted_images(image, node, inside, passes)
+        reads[reads.index(image)] = made
     cuts = {window.in_dim: inside, window.out_dim: spare}
     arrangement = Arrangement(tuple(cuts.items()))
     yield replace(node, reads=tuple(reads), parts=(), arrangement=arrangement)
@@ -43,7 +44,7 @@ def shifted_images(
     """
     assert isinstance(node.op, Convolution)
     taps, phase = extents_of(node, passes.body).taps, node.phase
-    made, cut, dtype = f"{key} for {node.name}", passes.cut(key, spare), passes.dtype(key)
+    made, cut, dtype = _name(key, node), passes.cut(key, spare), passes.dtype(key)
     if passes.joins(node) or key not in passes.spares:
         source, before = passes.whole(key, phase)
         yield from before
@@ -53,10 +54,16 @@ def shifted_images(
         return
     strided = node.op.windows[-1].stride > 1
     source, shifts = key, (taps - 1) * (2 if strided else 1)
-    names = [f"{made} {place}" for place in range(shifts)] + ([] if strided else [made])
+    names = [f"{made} {place}" for place in range(shifts - strided)] + [made]
     for name in names:
         last = passes.moved(source, name, cut, phase)
         source = name
-        if name in names[-1:] or (not strided and name == names[-2]):
+        if name == made or (not strided and name == names[-2]):
             passes.write(name, key, cut, dtype, taps)
         yield last
+
+
+def _name(key: str, node: ComputeNode) -> str:
+    """Return the buffer of an image that is shifted for a kernel's gradient."""
+    assert isinstance(node.op, Convolution)
+    return f"{key} shifted for {node.op.kernel.name}"
