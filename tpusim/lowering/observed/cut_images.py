@@ -11,16 +11,22 @@ Compiled U-Nets of volumes and of diffusion and ResNets with 1 to 16 examples a 
 (libtpu 0.0.42.1): below eight on all but v2 and v3, and one alone on these.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Convolution, Pointwise
+from tpusim.graph import Convolution, Pointwise, Pool
 from tpusim.lowering.body_entries import Entry, PlannedCollective
 from tpusim.lowering.decisions import Body
 from tpusim.lowering.observed.example_sums import ExampleSums
-from tpusim.lowering.observed.image_cuts import examples_of, extents_of, is_cut
+from tpusim.lowering.observed.image_cuts import (
+    examples_of,
+    extents_of,
+    is_cut,
+    pooled_extents,
+    rounded_up,
+)
 from tpusim.lowering.observed.image_groups import (
     arrangement_of,
     beside,
@@ -44,7 +50,7 @@ def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:
     if not cut:
         return list(entries)
     passes = ImagePasses(body)
-    cutting = _Cutting(passes, frozenset(_chained(cut, passes)))
+    cutting = _Cutting(passes, frozenset(_chained(cut, passes)), _pooled(entries))
     for entry in entries:
         cutting.add(entry)
     cutting.finish()
@@ -56,6 +62,7 @@ class _Cutting:
     """The entries so far.
 
     chained: images that convolutions read as they are cut.
+    pooled: the stride of the pool that reads a result once it is normalised.
     written: operands that convolutions would compute as they read, and that are written.
     normalised: results of norms, each with what was normalised.
     by_example: of these, those with statistics of each example.
@@ -64,6 +71,7 @@ class _Cutting:
 
     passes: ImagePasses
     chained: frozenset[str]
+    pooled: Mapping[str, int]
     sums: ExampleSums = field(init=False)
     made: list[Entry] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
@@ -91,6 +99,8 @@ class _Cutting:
         node = self._from_normalised(entry)
         if isinstance(node.op, Convolution):
             self._convolution(node, node.op)
+        elif isinstance(node.op, Pool) and node.reads[0] in self.spares and not node.op.given:
+            self._pool(node, node.op)
         elif self._is_alike(node):
             self._on_parts(node, next(self.spares[key] for key in self.passes.images(node)))
         else:
@@ -146,6 +156,8 @@ class _Cutting:
             self._on_wholes(node)
             return
         spare = size.spare_made(self.spares[read] if goes_on else None)
+        if not goes_on:
+            spare = rounded_up(spare, size, self.pooled.get(op.output.name, 1))
         before = size.spare_read(spare)
         operand = f"{read} masked"
         if not goes_on or self.spares[read] != before:
@@ -163,6 +175,16 @@ class _Cutting:
             self._apart(node, spare, max(others))
         else:
             self._on_parts(node, spare)
+
+    def _pool(self, node: ComputeNode, op: Pool) -> None:
+        """Add a pool: of parts as they are, unless rows of other devices are read too."""
+        window, read = op.windows[-1], self.spares[node.reads[0]]
+        if self.passes.joins(node):
+            self._on_wholes(node)
+            return
+        spare = pooled_extents(node, self.passes.body).spare_made(read)
+        cuts = ((window.in_dim, read), (window.out_dim, spare))
+        self._on_parts(replace(node, arrangement=Arrangement(cuts)), spare)
 
     def _on_wholes(self, node: ComputeNode) -> None:
         """Add an operation on whole images; its epilogue is apart if it reads parts."""
@@ -351,6 +373,19 @@ def _chained(cut: Sequence[ComputeNode], passes: ImagePasses) -> Iterator[str]:
             isinstance(node.op, Convolution) and node.op.makes_kernel
         ):
             yield node.op.inputs[0].name
+
+
+def _pooled(entries: Sequence[Entry]) -> dict[str, int]:
+    """Return the stride of the pool that reads each result, directly or once it is normalised."""
+    nodes = [entry for entry in entries if isinstance(entry, ComputeNode)]
+    norms = {
+        key: node.reads[0]
+        for node in nodes
+        if isinstance(node.op, Pointwise) and node.op.after_sums
+        for key in node.writes
+    }
+    pools = {n.reads[0]: n.op.windows[-1].stride for n in nodes if isinstance(n.op, Pool)}
+    return pools | {norms[key]: stride for key, stride in pools.items() if key in norms}
 
 
 def _reduces_gradients(entry: Entry) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tpusim.graph import Convolution
+from tpusim.graph import Convolution, Pool
 from tpusim.lowering.decisions import Body, LoweringDecisions
 from tpusim.lowering.observed.image_passes import IMAGE_DIMS
 from tpusim.partition import PARTS, ComputeNode
@@ -44,7 +44,8 @@ class Extents(NamedTuple):
         if self.finer:
             return self.ratio if spare is None else 0
         if spare is not None:
-            return spare if self.ratio == 1 else 0
+            made = (_share(self.source) + spare) // self.ratio
+            return max(made - _share(self.result), 0)
         return -(-_share(self.source + self.pads) // self.ratio) - _share(self.result)
 
 
@@ -69,9 +70,20 @@ def is_cut(node: ComputeNode, body: Body) -> bool:
     return node.op.windows[-1].reach(size.taps) - 1 <= _share(size.source)
 
 
+def pooled_extents(node: ComputeNode, body: Body) -> Extents:
+    """Return the local extents of a pool."""
+    found: Extents = body.ask(_pooled, node.op, node.split)
+    return found
+
+
 def examples_of(group: ComputeNode, dim: str, body: Body) -> int:
     """Return the examples of a device."""
     return body.ask(_examples, dim, group.split)
+
+
+def rounded_up(spare: int, size: Extents, stride: int) -> int:
+    """Return a spare with which the parts of a result are whole strides of what pools them."""
+    return -(-(_share(size.result) + spare) // stride) * stride - _share(size.result)
 
 
 def _share(positions: int) -> int:
@@ -100,3 +112,12 @@ def _extents(
     pads = sum(window.pads(inputs, taps)) if not (back and window.transposed) else 0
     ratio, finer = max(window.stride, window.input_dilation), back is not window.transposed
     return Extents(examples, source, result, taps, ratio, finer and ratio > 1, pads)
+
+
+def _pooled(decisions: LoweringDecisions, op: Pool, split: tuple[tuple[str, Axes], ...]) -> Extents:
+    sizes, axes, window = decisions.sizes, dict(split), op.windows[-1]
+    source, result, taps = (
+        int(sizes.extent(dim, axes.get(dim, ())))
+        for dim in (window.in_dim, window.out_dim, window.tap_dim)
+    )
+    return Extents(1, source, result, taps, window.stride, False, 0)
