@@ -45,6 +45,7 @@ from tpusim.partition.rules import rule_of as rule_of
 from tpusim.partition.rules import rule_prefixes as rule_prefixes
 from tpusim.partition.rules import weights_are_tiled as weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES as DTYPE_BYTES
+from tpusim.partition.sizes import IMAGE_DIMS as IMAGE_DIMS
 from tpusim.partition.sizes import Sizes as Sizes
 from tpusim.partition.update_layouts import WeightUpdates as WeightUpdates
 from tpusim.partition.update_layouts import update_layouts as update_layouts

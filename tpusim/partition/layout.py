@@ -22,7 +22,7 @@ class Arrangement:
     cuts: (dimension, spare) of each that is cut into `PARTS` parts, which lie in the batch; each
         part has so many positions without data beyond its share.
     lanes: the dimension in the lanes; empty for channels or the batch, whichever takes less.
-    rows: of a tile, which examples fill at least.
+    rows: of a tile, which examples fill at least; 0 for elements alone, without tiles.
     """
 
     cuts: tuple[tuple[str, int], ...] = ()

@@ -145,7 +145,8 @@ class Sizes:
         if self.arrangement.lanes in dims:
             wide = self.extent(self.arrangement.lanes, split.get(self.arrangement.lanes, ()))
             return round_up(wide, LANES) / wide
-        if len(dims) < IMAGE_DIMS or plain_dim(dims[-1]).removeprefix(INPUT) != CHANNELS:
+        tiled = len(dims) >= IMAGE_DIMS and self.arrangement.rows > 0
+        if not tiled or plain_dim(dims[-1]).removeprefix(INPUT) != CHANNELS:
             return 1.0
         batch, channels = (self.extent(dim, split.get(dim, ())) for dim in (dims[0], dims[-1]))
         batch = batch * self.parts(dims)

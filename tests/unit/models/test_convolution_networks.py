@@ -92,8 +92,8 @@ def test_they_run_data_parallel_fsdp_and_tensor_parallel(model: Architecture) ->
 
 
 def test_each_flop_of_the_model_is_done_once_or_is_padding() -> None:
-    """Two images on four devices: the batch is padded, or the plan refuses it."""
-    result = ts.simulate(SMALL_RESNET, ts.Plan(mesh={"data": 4}, global_batch=8), POD)
+    """Eight images a device: fewer are cut, and padded (`cut-images`)."""
+    result = ts.simulate(SMALL_RESNET, ts.Plan(mesh={"data": 4}, global_batch=32), POD)
     assert (result.flops.recompute, result.flops.redundant, result.flops.padding) == (0, 0, 0)
 
 

@@ -34,9 +34,9 @@ from tpusim.lowering.observed.image_groups import (
     made_by,
     operands,
 )
-from tpusim.lowering.observed.image_passes import IMAGE_DIMS, ImagePasses
+from tpusim.lowering.observed.image_passes import ImagePasses
 from tpusim.lowering.observed.kernel_images import kernel_gradient, shifted_images
-from tpusim.partition import Arrangement, ComputeNode, Purpose
+from tpusim.partition import IMAGE_DIMS, Arrangement, ComputeNode, Purpose
 
 
 def cut_images(entries: Sequence[Entry], body: Body) -> list[Entry]:

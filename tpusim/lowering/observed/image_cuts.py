@@ -4,15 +4,14 @@ from typing import NamedTuple
 
 from tpusim.graph import Convolution, Pool
 from tpusim.lowering.decisions import Body, LoweringDecisions
-from tpusim.lowering.observed.image_passes import IMAGE_DIMS
-from tpusim.partition import PARTS, ComputeNode
+from tpusim.partition import IMAGE_DIMS, PARTS, ComputeNode
 from tpusim.plan import Axes
 
 LEAST_PARTS = 3
 """Positions of a part at least, of what is read with zeros between (gradients of a stride)."""
 
 
-class Extents(NamedTuple):
+class WindowExtents(NamedTuple):
     """Local extents of a convolution: examples, and of the minor dimension.
 
     source, result: positions that it reads and makes. For the gradient of a kernel, of the image
@@ -42,16 +41,17 @@ class Extents(NamedTuple):
             padded positions make up whole parts.
         """
         if self.finer:
-            return self.ratio if spare is None else 0
+            even = self.ratio * _share(self.source) - _share(self.result)
+            return max(even, 0) + (self.ratio if spare is None else 0)
         if spare is not None:
             made = (_share(self.source) + spare) // self.ratio
             return max(made - _share(self.result), 0)
         return -(-_share(self.source + self.pads) // self.ratio) - _share(self.result)
 
 
-def extents_of(node: ComputeNode, body: Body) -> Extents:
+def extents_of(node: ComputeNode, body: Body) -> WindowExtents:
     """Return the local extents of a convolution."""
-    found: Extents = body.ask(_extents, node.op, node.split)
+    found: WindowExtents = body.ask(_extents, node.op, node.split)
     return found
 
 
@@ -70,9 +70,9 @@ def is_cut(node: ComputeNode, body: Body) -> bool:
     return node.op.windows[-1].reach(size.taps) - 1 <= _share(size.source)
 
 
-def pooled_extents(node: ComputeNode, body: Body) -> Extents:
+def pooled_extents(node: ComputeNode, body: Body) -> WindowExtents:
     """Return the local extents of a pool."""
-    found: Extents = body.ask(_pooled, node.op, node.split)
+    found: WindowExtents = body.ask(_pooled, node.op, node.split)
     return found
 
 
@@ -81,7 +81,7 @@ def examples_of(group: ComputeNode, dim: str, body: Body) -> int:
     return body.ask(_examples, dim, group.split)
 
 
-def rounded_up(spare: int, size: Extents, stride: int) -> int:
+def rounded_up(spare: int, size: WindowExtents, stride: int) -> int:
     """Return a spare with which the parts of a result are whole strides of what pools them."""
     return -(-(_share(size.result) + spare) // stride) * stride - _share(size.result)
 
@@ -100,7 +100,7 @@ def _examples(decisions: LoweringDecisions, dim: str, split: tuple[tuple[str, Ax
 
 def _extents(
     decisions: LoweringDecisions, op: Convolution, split: tuple[tuple[str, Axes], ...]
-) -> Extents:
+) -> WindowExtents:
     sizes, axes, window = decisions.sizes, dict(split), op.windows[-1]
     examples = int(sizes.product(op.examples, axes))
     inputs, outputs, taps = (
@@ -111,13 +111,15 @@ def _extents(
     source, result = (outputs, inputs) if back else (inputs, outputs)
     pads = sum(window.pads(inputs, taps)) if not (back and window.transposed) else 0
     ratio, finer = max(window.stride, window.input_dilation), back is not window.transposed
-    return Extents(examples, source, result, taps, ratio, finer and ratio > 1, pads)
+    return WindowExtents(examples, source, result, taps, ratio, finer and ratio > 1, pads)
 
 
-def _pooled(decisions: LoweringDecisions, op: Pool, split: tuple[tuple[str, Axes], ...]) -> Extents:
+def _pooled(
+    decisions: LoweringDecisions, op: Pool, split: tuple[tuple[str, Axes], ...]
+) -> WindowExtents:
     sizes, axes, window = decisions.sizes, dict(split), op.windows[-1]
     source, result, taps = (
         int(sizes.extent(dim, axes.get(dim, ())))
         for dim in (window.in_dim, window.out_dim, window.tap_dim)
     )
-    return Extents(1, source, result, taps, window.stride, False, 0)
+    return WindowExtents(1, source, result, taps, window.stride, False, 0)

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from tpusim.graph import Pointwise
-from tpusim.lowering.observed.image_passes import IMAGE_DIMS
-from tpusim.partition import Arrangement, ComputeNode
+from tpusim.partition import IMAGE_DIMS, Arrangement, ComputeNode
 
 
 def made_by(

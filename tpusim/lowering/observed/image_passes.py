@@ -10,11 +10,8 @@ from dataclasses import dataclass, field, replace
 from tpusim.base.phase import Phase
 from tpusim.graph import Pointwise, Tensor
 from tpusim.lowering.decisions import Body, LoweringDecisions
-from tpusim.partition import Arrangement, Buffer, ComputeNode, LocalShape
+from tpusim.partition import IMAGE_DIMS, Arrangement, Buffer, ComputeNode, LocalShape
 from tpusim.program import LANES, round_up
-
-IMAGE_DIMS = 4
-"""Dimensions of an image at least: a batch, positions, the minor one before the channels."""
 
 
 @dataclass(frozen=True, slots=True)
