@@ -7,7 +7,7 @@ is padded does not divide evenly, and a chain of convolutions and element-wise g
 What needs whole images has them put together, and cut again after it: halos of other devices,
 joined channels, pools, matmuls, and statistics of each example where parts have such positions.
 
-Compiled U-Nets of volumes and of diffusion and ResNets with 1 to 16 examples a device on v2 to v6e
+Compiled U-Nets of volumes and of diffusion and ResNets with 1 to 16 examples a device on v2 to 7x
 (libtpu 0.0.42.1): below eight on all but v2 and v3, and one alone on these.
 """
 

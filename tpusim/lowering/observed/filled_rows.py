@@ -1,7 +1,7 @@
 """Images of few examples that are not cut: tiles of memory have at least so many rows.
 
-On v2 and v3 the smallest tile of 16-bit elements has four rows, which two or three examples do not
-fill; each position takes one.
+The smallest tile of 16-bit elements has two rows, on v2 and v3 four, which fewer examples do not
+fill; each position takes a tile.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ def fill_rows(entries: Sequence[Entry], body: Body) -> list[Entry]:
     """Return the entries with images of few examples that fill the rows of a tile.
 
     U-Nets of volumes and ResNets with 2 examples a device on v2 and v3 have `T(4,128)` tiles, and
-    hold and move twice the bytes of their images; with 4 none is empty (libtpu 0.0.42.1).
+    hold and move twice the bytes of their images; with 4 no row is empty. With one on v4 to 7x,
+    what is not cut has `T(2,128)` (libtpu 0.0.42.1).
     """
     rows = body.ask(_image_rows)
     images = ImagePasses(body)
