@@ -218,15 +218,18 @@ def _update_state(builder: BodyBuilder, op: StateUpdate) -> None:
 def _reshape(builder: BodyBuilder, op: Reshape) -> None:
     """Rename the dimensions of a value; those that change are gathered first, unless they agree.
 
-    They agree where the first one alone is sharded, before and after alike.
+    The first of them keeps its axes if it has the same before and after; the others are whole. An
+    axis moves between these and a dimension that stays on the side where the latter is sharded.
     """
     (before, after), wanted = op.changed, builder.layout_of(op.output)
     have = dict(zip(op.input.dims, builder.reduced(op.input).layout, strict=True))
     want = dict(zip(op.output.dims, wanted, strict=True))
-    alike = have[before[0]] == want[after[0]]
-    alike = alike and not any((*(have[d] for d in before[1:]), *(want[d] for d in after[1:])))
-    kept = want[after[0]] if alike else ()
+    kept = want[after[0]] if have[before[0]] == want[after[0]] else ()
     split = {dim: want[dim] for dim in want if dim in have} | {before[0]: kept, after[0]: kept}
+    used = {axis for axes in split.values() for axis in axes}
+    for dim in have:
+        if dim in want and not split[dim]:
+            split[dim] = tuple(axis for axis in have[dim] if axis not in used)
     value = builder.value_for(op.input, split)
     layout = tuple(split.get(dim, ()) for dim in op.output.dims)
     builder.held[op.output.name] = replace(value, tensor=op.output, layout=layout)
