@@ -24,7 +24,7 @@ Buffers = Mapping[str, Buffer]
 def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     """Return the local work of an operation, with its fused groups."""
     op = compute.op
-    split = dict(compute.split)
+    split = _split_of_all(compute)
     sizes = sizes.arranged(compute.arrangement)
     read, written = _bytes(compute, split, sizes, buffers)
     epilogue = _fused_flops(compute, split, sizes)
@@ -33,7 +33,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             dims = _matrix_dims(op)
             batch, m, k, n = (sizes.product(tuple(group), split) for group in dims)
             dtype = sizes.compute_dtype
-            epilogue += _narrowing(op, split, sizes)
+            epilogue += _narrowing(op, split, sizes) + _inlined_flops(compute, split, sizes)
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
                 dtype = op.lhs.dtype
@@ -69,6 +69,14 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             whole = program.VectorWork(spare * read, spare * written, spare * flops, added=added)
             return with_picked_bias(op, whole, split, sizes)
     raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
+
+
+def _split_of_all(compute: ComputeNode) -> dict[str, Axes]:
+    """Return the axes of the dimensions of an operation and of what is fused to it.
+
+    A group that follows a change of dimensions has others than the operation.
+    """
+    return {dim: axes for part in (*compute.parts, compute) for dim, axes in part.split}
 
 
 def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
@@ -286,6 +294,17 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
         elements(tensor, split, sizes) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
     return group.flops * elements(largest, split, sizes) + converted
+
+
+def _inlined_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the vector operations of the operands that a matmul computes as it reads them.
+
+    Activation functions, norms and softmaxes of layers without a checkpoint and a scan, in the
+    matmuls of the backward pass, whose fusions count them as an epilogue's (language models and T5
+    on v3, v4 and v5e, libtpu 0.0.42.1). A mask costs what reading it does, and a copy nothing.
+    """
+    groups = (op for op in compute.generated if op.inlined and op.flops)
+    return sum(_vector_flops(op, split, sizes) for op in groups)
 
 
 def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:

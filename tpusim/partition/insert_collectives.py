@@ -384,7 +384,8 @@ def _rows_added(
     sharded as the table is, and gathered for it: on one device, so that all devices' are its terms
     (tables of 32k words that are gathered for their lookup, v4, v5p and v6e; libtpu 0.0.42.1). So
     it is where all devices have whole tables, which are then all-reduced twice (two of two plans
-    over `data`, v4 2x2x4 in tiles and v6e 16x16; a text model on v4 and v6e).
+    over `data`, v4 2x2x4 in tiles and v6e 16x16; a text model on v4 and v6e). The rows of both
+    lookups of an encoder-decoder are added to it, and reduced together (T5 on v3 and v4).
     Rows are not added to a gradient of another dtype, as the sum over the tiles of a loss.
     """
     scatters = {
@@ -399,7 +400,7 @@ def _rows_added(
 
     def apart(term: ShardedValue) -> ShardedValue:
         alike = (term.layout, term.partial) == (rows.layout, rows.partial)
-        if term is rows or not alike or term.tensor.dtype != rows.tensor.dtype:
+        if term.maker in scatters or not alike or term.tensor.dtype != rows.tensor.dtype:
             return term
         whole = builder.reduced_term(term, want)
         gathered = builder.reshard(whole, rows.layout, frozenset(rows.partial))
