@@ -175,8 +175,8 @@ def _convolution(
 ) -> program.ConvolutionWork | program.MatmulWork:
     """Return the work of a convolution or of one of its transposes.
 
-    A transposed convolution is the input gradient of the one that it transposes. One with a single
-    tap and no stride is a matmul of pixels and channels, as compiled programs are read too.
+    A transposed convolution is the input gradient of the one that it transposes. One of a sequence
+    with a single tap and no stride is a matmul of tokens, as compiled programs are read too.
     """
     batch, positions, taps, one_group, out_channels = (
         sizes.product(dims, split)
@@ -185,7 +185,7 @@ def _convolution(
     groups = out_channels if op.depthwise else op.groups
     channels = groups * one_group, out_channels
     in_channels, out_channels = reversed(channels) if op.transposed else channels
-    if op.is_matmul(sizes.dims):
+    if len(op.windows) == 1 and op.is_matmul(sizes.dims):
         m, k, n = batch * positions, in_channels, out_channels
         if op.given:
             m, k, n = (in_channels, m, out_channels) if op.makes_kernel else (m, out_channels, k)
