@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -12,6 +13,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, blame, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
+from tpusim.base.toml_text import toml
 from tpusim.base.value_checks import is_list
 from tpusim.hardware import Slice, read_calibration
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
@@ -59,6 +61,7 @@ class SimulationRun:
     train: the training run of its section [train]; None without one.
     input: the input pipeline, if the file has one.
     measured: the measurement of its section [measured]; None without one.
+    plausible: the other runs that it may have been, by the values of `measured.open`.
     counts: the FLOPs of a step by the convention of the framework whose config it was; empty
         without one.
     sweep: the space of its section [sweep], for `ts.sweep`; None without one.
@@ -73,6 +76,7 @@ class SimulationRun:
     train: "TrainingRun | None" = None
     input: Input | None = None
     measured: Measured | None = None
+    plausible: "tuple[SimulationRun, ...]" = ()
     counts: str = ""
     sweep: "Space | None" = None
     search: "AskedSearch | None" = None
@@ -92,7 +96,7 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     with blame(where):
         run = run_of(override(written, overrides), where, Path(path).parent)
     changed = any(text.strip().partition(".")[0] in _OF_THE_STEP for text in overrides)
-    return replace(run, measured=None) if changed else run
+    return replace(run, measured=None, plausible=()) if changed else run
 
 
 def read_one_plan(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
@@ -145,7 +149,7 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
 
         search = SearchRequest(**tries).asked(model, plan, pod)
         pod = pod or search.space.slices[0]
-    return SimulationRun(
+    run = SimulationRun(
         where,
         model,
         plan,
@@ -157,6 +161,55 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
         sweep=sweep,
         search=search,
     )
+    return replace(run, plausible=_plausible(run, tables, folder))
+
+
+def _plausible(
+    run: SimulationRun, tables: Mapping[str, Any], folder: Path
+) -> tuple[SimulationRun, ...]:
+    """Return the runs of all combinations of the values of `measured.open` but the run itself.
+
+    Raise a TpusimError for a key that is none of a run, and for values without the run's own.
+    """
+    if run.measured is None or not run.measured.open:
+        return ()
+    rest = {name: table for name, table in tables.items() if name != "measured"}
+
+    def changed(settings: Sequence[str]) -> SimulationRun:
+        where = f"measured.open, {', '.join(settings)}"
+        with blame(where):
+            return run_of(override(rest, settings), where, folder)
+
+    written = {
+        key: [f"{key}={toml(value)}" for value in values]
+        for key, values in run.measured.open.items()
+    }
+    for key, settings in written.items():
+        if key.partition(".")[0] not in _OF_THE_STEP:
+            raise PlanError(
+                f"measured.open has {shown(key)}, which is no key of what runs; write keys such "
+                "as plan.seq_len, of [slice], [model], [plan] or [input]"
+            )
+        if not any(_same(changed([setting]), run) for setting in settings):
+            raise PlanError(
+                f"measured.open has {toml(list(run.measured.open[key]))} for {key}, and none of "
+                "them is the file's own value; write it among them"
+            )
+    found = (changed(settings) for settings in product(*written.values()))
+    return tuple(each for each in found if not _same(each, run))
+
+
+def _same(one: SimulationRun, other: SimulationRun) -> bool:
+    """Return True if two runs are the same but for names."""
+    return all(
+        _nameless(getattr(one, key)) == _nameless(getattr(other, key))
+        for key in ("model", "plan", "pod", "input")
+    )
+
+
+def _nameless(part: Any) -> Any:
+    named: bool = isinstance(part, Architecture)
+    return replace(part, name="") if named else part
 
 
 def measured_of(tables: Mapping[str, Any]) -> Measured:
