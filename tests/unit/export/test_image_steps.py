@@ -18,7 +18,21 @@ SMALL: tuple[Architecture, ...] = (
     ),
     SSD(name="ssd"),
     MaskRCNN(name="regions", image=(128, 192), rois=16, mask_rois=8),
-    MetNet2(name="rain", context=32, target=64, hidden=16, slices=2, dilations=(1, 2), stacks=1),
+    MetNet2(
+        name="rain",
+        context=32,
+        target=64,
+        hidden=16,
+        slices=2,
+        dilations=(1, 2),
+        stacks=1,
+        in_channels=16,
+        lstm=16,
+        up_blocks=1,
+        up_channels=64,
+        head=64,
+        lead_features=64,
+    ),
 )
 
 

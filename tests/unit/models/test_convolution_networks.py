@@ -23,7 +23,20 @@ SMALL: tuple[Architecture, ...] = (
     UNet3d(name="small", patch=16, filters=(8, 16, 32)),
     SSD(),
     MaskRCNN(image=(128, 192), rois=16, mask_rois=8),
-    MetNet2(context=64, target=64, hidden=16, slices=2, dilations=(1, 2), stacks=1),
+    MetNet2(
+        context=64,
+        target=64,
+        hidden=16,
+        slices=2,
+        dilations=(1, 2),
+        stacks=1,
+        in_channels=16,
+        lstm=16,
+        up_blocks=1,
+        up_channels=64,
+        head=64,
+        lead_features=64,
+    ),
 )
 
 
@@ -120,7 +133,7 @@ def test_published_changes_and_unknown_names() -> None:
         (lambda: DiffusionUNet(latent=60), "cannot be halved 3 times; write a multiple of 8"),
         (lambda: SSD(image=200), "write at least 264"),
         (lambda: MaskRCNN(image=(800, 1333)), r"write multiples of 64, such as \(832, 1344\)"),
-        (lambda: MetNet2(context=500), "write a multiple of 16"),
+        (lambda: MetNet2(context=502), "write a multiple of 4"),
     ],
 )
 def test_bad_input_is_one_sentence(make: object, message: str) -> None:
