@@ -84,8 +84,7 @@ class ContrastiveCaptioner(Architecture):
         w.size(width=self.text.embed)
         seen, one = self._image(image)
         self._declare_text(text)
-        ids = text.input("ids", ("batch", "seq"))
-        x, _ = pieces.embedding(text, ids)
+        x, _ = pieces.embedding(text, text.input("ids", ("batch", "seq")))
         x = pieces.learnt_positions(text, x)
         x = pieces.encoder(text, x, self.text.layers, EncoderForm(attention=_CAUSAL))
         other = pieces.position(text, "class_token", x, last=True)
@@ -96,7 +95,7 @@ class ContrastiveCaptioner(Architecture):
         )
         logits = pieces.pair_logits(w, images, texts, dtype=choices.logits_dtype)
         pairs = pieces.softmax_pairs(w, logits)
-        captions = self._captions(text, x, ids, seen, choices)
+        captions = self._captions(text, x, seen, choices)
         return w.add("loss", pairs, captions, out=w.tensor("loss", pairs.dims, "f32"))
 
     def _shared(self, w: GraphWriter, x: Tensor) -> Tensor:
@@ -121,15 +120,14 @@ class ContrastiveCaptioner(Architecture):
             seq=text.length,
         )
 
-    def _captions(
-        self, w: GraphWriter, x: Tensor, ids: Tensor, seen: Tensor, choices: GraphChoices
-    ) -> Tensor:
+    def _captions(self, w: GraphWriter, x: Tensor, seen: Tensor, choices: GraphChoices) -> Tensor:
         """Write the layers that attend to the image, and the mean loss of the tokens of a text."""
         write: Callable[[GraphWriter, Tensor], Tensor] = partial(_cross_layer, seen=seen)
         x = w.layers("cross_layer", self.text.cross_layers, x, write)
         x = pieces.layer_norm(w, "caption_norm", x)
+        labels = w.input("labels", ("batch", "seq"))
         losses = pieces.language_model_loss(
-            w, x, ids, form=choices.loss, dtype=choices.logits_dtype
+            w, x, labels, form=choices.loss, dtype=choices.logits_dtype
         )
         made = w.tensor("captions", losses.dims[:1], "f32")
         mean = function("mean_of_example")

@@ -7,6 +7,7 @@ once over the data set before the first step, as MaxDiffusion has it for its tra
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import ClassVar
 
 from tpusim.base.errors import ModelError, blame
@@ -18,6 +19,10 @@ from tpusim.models.pieces import AttentionForm
 
 TIME_WIDTH = 256
 """Sines and cosines of a time."""
+
+KERNEL_KEYS = 128
+"""Tokens are padded to a multiple of so many, which a fused kernel takes at once; Wan's code pads
+them too (`seq_len` of `wan/modules/model.py`), and 75,600 tokens become 75,648."""
 
 _CHOICES = {"attention": ("dot", "flash")}
 
@@ -98,8 +103,9 @@ class VideoTransformer(Architecture):
         return w.pointwise("loss", (x, target), made, 3.0, over=x.dims[1:], function=error)
 
     def _declare(self, w: GraphWriter) -> None:
+        whole = KERNEL_KEYS if self.attention == "flash" else 1
         w.size(
-            patches=self.tokens,
+            patches=ceil(self.tokens / whole) * whole,
             text_seq=self.text,
             values=self.latent_channels * self.patch**2,
             text_embed=self.text_embed,

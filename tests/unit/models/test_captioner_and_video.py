@@ -73,7 +73,13 @@ def test_flops_of_a_video_transformer_are_those_of_its_parts() -> None:
     embedded = 2 * text * (48 * D + D**2) + 2 * (256 * D + D**2 + 6 * D**2)
     layers = 3 * (layer(tokens) + cross(tokens, text))
     assert VIDEO.tokens == tokens
-    assert VIDEO.graph(batch=1).model_flops() == ends + embedded + layers
+    dot = replace(VIDEO, attention="dot")
+    assert dot.graph(batch=1).model_flops() == ends + embedded + layers
+
+
+def test_tokens_of_a_video_are_padded_for_the_kernel() -> None:
+    assert load("wan2.1-14b").tokens == 75_600
+    assert load("wan2.1-14b").graph(batch=1).sizes["patches"] == 75_648
 
 
 @pytest.mark.parametrize("model", SMALL, ids=lambda model: type(model).__name__)
