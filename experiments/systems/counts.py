@@ -3,8 +3,8 @@
     python experiments/systems/counts.py docs/models.md
 
 writes it between the marks `<!-- counts -->` and `<!-- /counts -->` of the page. The published
-counts are in `published_counts.csv`. A source may count multiply-accumulates (MAC), of which each is
-two FLOPs here.
+counts are in `published_counts.csv`. A source may count multiply-accumulates (MAC), each of which
+is two FLOPs here.
 """
 
 import csv

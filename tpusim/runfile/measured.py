@@ -34,7 +34,8 @@ class Measured:
     family: runs with the same family share their errors.
     assumed: keys of the file whose value the source does not state.
     open: for some of the assumed keys, the values that are plausible, the file's own among them;
-        the runs of all their combinations are the span of the prediction.
+        the runs of all their combinations are the span of the prediction. Keys that go together are
+        one, `plan.seq_len, plan.global_batch`, whose values are lists.
     unmodelled: what the source states and no key says.
     hbm_gib: GiB of HBM that one device needed.
     mfu_pct, hfu_pct: percent, by the counting rule of the source.
@@ -82,15 +83,22 @@ class Measured:
                 'such as { "plan.seq_len" = [512, 1024] }'
             )
         for key, values in self.open.items():
-            if key not in self.assumed:
-                raise PlanError(
-                    f"measured.open has {shown(key)}, which measured.assumed does not name; add "
-                    "it there if the source leaves it open, or leave it out of both"
-                )
+            for one in open_keys(key):
+                if one not in self.assumed:
+                    raise PlanError(
+                        f"measured.open has {shown(one)}, which measured.assumed does not name; "
+                        "add it there if the source leaves it open, or leave it out of both"
+                    )
             if not is_list(values) or len(values) < 2:
                 raise PlanError(
                     f"measured.open has {shown(values)} for {key}; write a list of two values or "
                     "more, the file's own among them"
+                )
+            count = len(open_keys(key))
+            if count > 1 and any(not is_list(each) or len(each) != count for each in values):
+                raise PlanError(
+                    f"measured.open has {toml(values)} for {key}; write lists of {count} values, "
+                    "one for each of these keys"
                 )
         count = prod(map(len, self.open.values()))
         if count > MOST_COMBINATIONS:
@@ -119,6 +127,11 @@ class Measured:
         if self.open:
             values = (f"{key} {' or '.join(map(toml, each))}" for key, each in self.open.items())
             yield from entry("open", "; ".join(values))
+
+
+def open_keys(key: str) -> tuple[str, ...]:
+    """Return the keys that a key of `Measured.open` names."""
+    return tuple(one.strip() for one in key.split(","))
 
 
 def _above_zero(value: Any) -> bool:

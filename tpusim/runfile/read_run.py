@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -20,7 +20,7 @@ from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
-from tpusim.runfile.measured import Measured
+from tpusim.runfile.measured import Measured, open_keys
 from tpusim.runfile.schema import (
     measured_file,
     plan_file,
@@ -180,23 +180,31 @@ def _plausible(
         with blame(where):
             return run_of(override(rest, settings), where, folder)
 
-    written = {
-        key: [f"{key}={toml(value)}" for value in values]
-        for key, values in run.measured.open.items()
-    }
-    for key, settings in written.items():
-        if key.partition(".")[0] not in _OF_THE_STEP:
-            raise PlanError(
-                f"measured.open has {shown(key)}, which is no key of what runs; write keys such "
-                "as plan.seq_len, of [slice], [model], [plan] or [input]"
-            )
-        if not any(_same(changed([setting]), run) for setting in settings):
+    written = {key: _settings(key, values) for key, values in run.measured.open.items()}
+    for key, choices in written.items():
+        if not any(_same(changed(settings), run) for settings in choices):
             raise PlanError(
                 f"measured.open has {toml(list(run.measured.open[key]))} for {key}, and none of "
                 "them is the file's own value; write it among them"
             )
-    found = (changed(settings) for settings in product(*written.values()))
+    found = (changed([*chain(*settings)]) for settings in product(*written.values()))
     return tuple(each for each in found if not _same(each, run))
+
+
+def _settings(key: str, values: Sequence[Any]) -> list[list[str]]:
+    """Return the settings of each value of a key of `measured.open`, or of keys that go together.
+
+    Raise PlanError for a key that is none of what runs.
+    """
+    names = open_keys(key)
+    for name in names:
+        if name.partition(".")[0] not in _OF_THE_STEP:
+            raise PlanError(
+                f"measured.open has {shown(name)}, which is no key of what runs; write keys such "
+                "as plan.seq_len, of [slice], [model], [plan] or [input]"
+            )
+    rows = values if len(names) > 1 else [[value] for value in values]
+    return [[f"{n}={toml(v)}" for n, v in zip(names, row, strict=True)] for row in rows]
 
 
 def _same(one: SimulationRun, other: SimulationRun) -> bool:

@@ -83,7 +83,7 @@ def test_a_mistake_is_one_sentence(lines: str, sentence: str, tmp_path: Path) ->
 
 
 OPEN = """step_s = 2.0
-assumed = ["plan.remat", "plan.seq_len", "plan.dtypes"]
+assumed = ["plan.remat", "plan.seq_len", "plan.microbatches"]
 [measured.open]
 """
 
@@ -103,6 +103,18 @@ def test_open_values_are_runs_of_all_their_combinations(tmp_path: Path) -> None:
     assert list(run.measured.beside(2.0))[-1] == (
         'open        plan.remat "full" or "minimal"; plan.seq_len 128 or 256 or 64'
     )
+
+
+def test_keys_that_go_together_are_one(tmp_path: Path) -> None:
+    lines = """"plan.seq_len, plan.microbatches" = [[128, 1], [256, 2]]
+        "plan.remat" = ["full", "minimal"]"""
+    found = {
+        (run.plan.seq_len, run.plan.microbatches, run.plan.remat.policy)
+        for run in opened(tmp_path, lines).plausible
+    }
+    both = ((128, 1), (256, 2))
+    every = {(*pair, remat) for pair in both for remat in ("full", "minimal")}
+    assert found == every - {(128, 1, "full")}
 
 
 def test_open_values_are_written_and_read_again(tmp_path: Path) -> None:
@@ -127,6 +139,10 @@ def test_open_values_are_written_and_read_again(tmp_path: Path) -> None:
         (
             '"plan.seq_len" = [64, 256]',
             "measured.open has [64, 256] for plan.seq_len, and none of them is the file's own",
+        ),
+        (
+            '"plan.seq_len, plan.remat" = [[128, "full"], [256]]',
+            'measured.open has [[128, "full"], [256]] for plan.seq_len, plan.remat; write lists of',
         ),
         ('"plan.seq_len" = [128]', "measured.open has [128] for plan.seq_len; write a list of two"),
         ('"plan.seq_len" = 128', "measured.open.plan.seq_len is 128; write a table of lists"),
