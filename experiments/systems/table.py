@@ -8,6 +8,7 @@ writes it between the marks `<!-- systems -->` and `<!-- /systems -->` of each p
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import tpusim as ts
 from tpusim.base.units import format_seconds
 from tpusim.results import PlanResult
 from tpusim.runfile import SimulationRun
-from tpusim.validation import validate
+from tpusim.validation import Validation, validate
 from tpusim.validation.open_span import StepSpan, open_span
 
 FOLDER = Path(__file__).parent
@@ -109,7 +110,7 @@ def open_lines() -> Iterator[str]:
     """Yield a line for each measured system whose source leaves something open."""
     yield "| system | measured | span | what is open |"
     yield "| --- | ---: | ---: | --- |"
-    for one in validate(MEASURED / "systems").outcomes:
+    for one in validated().outcomes:
         if one.span is not None:
             keys = ", ".join(f"`{key}`" for key in one.run.measured.open)
             cells = (
@@ -120,11 +121,17 @@ def open_lines() -> Iterator[str]:
             yield f"| {' | '.join((*cells, keys))} |"
 
 
+@cache
+def validated() -> Validation:
+    """Return all measured systems, simulated."""
+    return validate(MEASURED / "systems")
+
+
 def statistics() -> Iterator[str]:
     """Yield the lines of the statistics of all measured systems."""
     yield "| systems | failed | median error | mean | 90th percentile | signed mean |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: |"
-    found = validate(MEASURED / "systems").statistics
+    found = validated().statistics
     errors = (found[f"{kind}_abs_error"] for kind in ("median", "mean", "p90"))
     cells = (*(f"{error:.1%}" for error in errors), f"{found['mean_error']:+.1%}")
     yield f"| {found['runs']} | {found['failed']} | {' | '.join(cells)} |"
