@@ -7,6 +7,7 @@ from statistics import median
 
 import pytest
 
+import tpusim as ts
 from tpusim.validation import Validation, validate
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +64,21 @@ def test_all_systems_together() -> None:
 
 def test_every_system_runs() -> None:
     assert [(one.run.id, one.reason) for one in validated().outcomes if not one.ok] == []
+
+
+EXPORTED = ("bigssl_8b", "coca", "flexivit_b", "metnet2", "mixer_b16", "siglip_b16", "t5_11b",
+            "vit_22b", "wan_14b")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_systems_without_a_public_step_can_be_compiled(name: str) -> None:
+    """Their plans are written as JAX, which is what `tpusim check` compiles."""
+    run = ts.read_run(PAGES / f"{name}.toml")
+    assert compile(ts.export_jax(run.model, run.plan, run.pod), name, "exec")
+
+
+def test_only_a_pipeline_of_two_kinds_of_layers_cannot() -> None:
+    assert {file.stem for file in PAGES.glob("*.toml")} == {*EXPORTED, "parti_20b"}
 
 
 def test_pages_have_the_tables_of_today() -> None:
