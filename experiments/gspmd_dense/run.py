@@ -2,9 +2,11 @@
 
     python experiments/gspmd_dense/run.py
 
-prints the two tables of README.md.
+prints the two tables of README.md, and with `--compile` that of the compiled programs, which needs
+tpusim[xla].
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 
 import tpusim as ts
@@ -70,10 +72,15 @@ def best_mesh(model: Transformer, pod: ts.Slice, batch: int) -> ts.PlanResult:
     return min((r for r in results if r.fits), key=lambda result: result.step_time_s)
 
 
+def slice_of(name: str) -> ts.Slice:
+    """Return the slice of a model of `WIDE`."""
+    return ts.Slice("v3", WIDE[name][2])
+
+
 def weak_scaling(batch: int) -> Iterator[tuple[str, ts.PlanResult]]:
     """Yield the fastest 2-D mesh of each size."""
-    for name, (_, _, shape) in WIDE.items():
-        yield name, best_mesh(wide(name), ts.Slice("v3", shape), batch)
+    for name in WIDE:
+        yield name, best_mesh(wide(name), slice_of(name), batch)
 
 
 def best_pipeline() -> ts.PlanResult:
@@ -115,5 +122,27 @@ def tables() -> Iterator[str]:
         yield f"| {what} | {mesh} | {result.step_time_s:.2f} s | {over:+.0%} |"
 
 
+def compiled() -> Iterator[str]:
+    """Yield the lines of the table of plans beside the programs that the TPU compiler makes."""
+    small, large = (best_mesh(wide(name), slice_of(name), BATCHES[0]) for name in ("64B", "1T"))
+    flat, piped = best_mesh(deep(), ts.Slice("v3", DEEP_SLICE), DEEP_BATCH), best_pipeline()
+    yield "| weights | cores | mesh | plan | program | plan less program | HBM |"
+    yield "| --- | ---: | --- | ---: | ---: | ---: | ---: |"
+    for model, result in (
+        (wide("64B"), small),
+        (wide("1T"), large),
+        (deep(), flat),
+        (deep(), piped),
+    ):
+        found = ts.check(model, result.plan, result.pod).comparison
+        mesh = ", ".join(f"{axis} {size}" for axis, size in result.plan.mesh.items() if size > 1)
+        step = found.plan_step_s / found.program_step_s - 1
+        hbm = found.plan_hbm_bytes / found.program_hbm_bytes - 1
+        yield (
+            f"| {model.name} | {result.pod.devices} | {mesh} | {found.plan_step_s:.2f} s "
+            f"| {found.program_step_s:.2f} s | {step:+.1%} | {hbm:+.1%} |"
+        )
+
+
 if __name__ == "__main__":
-    print("\n".join(tables()))
+    print("\n".join(compiled() if "--compile" in sys.argv[1:] else tables()))

@@ -6,7 +6,7 @@ from functools import cache
 
 import pandas
 import pytest
-from scripts import EXPERIMENTS, experiment
+from scripts import EXPERIMENTS, experiment, script
 
 
 def bold(name: str) -> list[str]:
@@ -57,6 +57,15 @@ def test_smaller_models_gain_more_from_the_revision(quick: pandas.Series) -> Non
 def test_the_page_on_shapes_says_the_numbers_of_today(quick: pandas.Series) -> None:
     found = [quick["first_to_best"], quick["sharding"], quick["shape"], *ends()["first_to_best"]]
     assert bold("topology_512") == [f"{ratio:.2f}" for ratio in found]
+
+
+def test_the_page_has_todays_table_of_gpt3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published ratio, 1.19, is between those of one and of two sequences a device."""
+    monkeypatch.setitem(sys.modules, "run", experiment("topology_512"))
+    table = "\n".join(script(EXPERIMENTS / "topology_512" / "gpt3.py").table())
+    assert table in (EXPERIMENTS / "topology_512" / "README.md").read_text("utf-8")
+    ratios = [float(line.split("|")[-2]) for line in table.splitlines()[2:]]
+    assert min(ratios) < 1.19 < max(ratios)
 
 
 def test_an_all_to_all_takes_twice_as_long_on_twice_the_longest_dimension() -> None:

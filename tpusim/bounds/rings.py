@@ -70,7 +70,8 @@ class RingChoices:
         self, node: CollectiveNode, around: Surroundings, group: PlanGroups, nbytes: Number
     ) -> Choices:
         """Return True where matmuls may take a collective in, over all slices for a weight."""
-        if not may_fuse(node, self.compiler) or (self.ask.circular and not self.ideal):
+        waits = self.ask.circular and not self.ideal and self.compiler.style != "plain"
+        if waits or not may_fuse(node, self.compiler):
             return False
         choice = RingChoice.of(node)
         may_be: Choices = group.every(RingChoice.unwanted, choice, reach=Reach.JOINED) < 1

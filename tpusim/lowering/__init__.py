@@ -8,6 +8,7 @@ runs and in which order; what comes out becomes the operations of a `Program`.
 from tpusim.lowering.asked_place import AskedPlace as AskedPlace
 from tpusim.lowering.asked_place import SharedLowerings as SharedLowerings
 from tpusim.lowering.body_entries import Entry as Entry
+from tpusim.lowering.collectives_by_generation import CircularPart as CircularPart
 from tpusim.lowering.decisions import BodyChoices as BodyChoices
 from tpusim.lowering.decisions import LoweringDecisions as LoweringDecisions
 from tpusim.lowering.device_groups import group_of as group_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from tpusim.base.shipped_table import shipped_table
 from tpusim.hardware import Chip, Slice
@@ -76,6 +76,10 @@ def lowering_for(generation: str, compiler: Compiler, group: DeviceGroup) -> Low
     return line_for(generation, compiler, group).lowering
 
 
+CircularPart: TypeAlias = Literal["", "loop", "outside"]
+"""What a body is of a circular pipeline: an iteration of its loop, or outside of it; else empty."""
+
+
 def possible_lowerings(
     pod: Slice,
     compiler: Compiler,
@@ -101,7 +105,8 @@ def possible_lowerings(
         for with_rings in tiled
     ]
     if circular and compiler.lowering != "ideal":
-        found += [in_circular_pipeline(low) for low in found]
+        either = (False, compiler.style == "plain")
+        found += [in_circular_pipeline(low, keeps) for low in found for keeps in either]
     return tuple(dict.fromkeys(found))
 
 
@@ -124,17 +129,21 @@ def permutes_wait(chip: Chip, compiler: Compiler, chips: int) -> bool:
     return largest is not None and chips > largest
 
 
-def in_circular_pipeline(low: Lowering) -> Lowering:
-    """Return the lowering of the same collectives inside the loop of a circular pipeline.
+def in_circular_pipeline(low: Lowering, keeps_rings: bool) -> Lowering:
+    """Return the lowering of the same collectives in a circular pipeline.
 
-    There are no collective matmuls: whole slices of v6e 2x2 as stages, which have them without a
-    pipeline, gather and reduce synchronously. Reductions that scatter the last dimension (of wo and
-    the MLP's second matrix) are fused; those of other weights are all-reduces, of which the
-    addition to the accumulator takes its part. With MaxText's flags, gathers of the MLP's weights
-    are asynchronous, each beside the matmuls before its own, and those of attention synchronous (4
-    stages x fsdp 4 on v6e 4x4, with these flags and without; 2 stages x fsdp 4 on two slices of v6e
-    2x2).
+    keeps_rings: it is that of the loop of a plain plan, in which groups whose weights move in rings
+        or beside matmuls do so too (36 programs of 2 to 8 stages of 4 to 64 devices on v3 to v6e).
+
+    Elsewhere, gathers and reductions are synchronous. In either case, synchronous reductions that
+    scatter the last dimension (of wo and the MLP's second matrix) are fused; those of other weights
+    are all-reduces, of which the addition to the accumulator takes its part. With MaxText's flags,
+    gathers of the MLP's weights are asynchronous, each beside the matmuls before its own, and those
+    of attention synchronous (4 stages x fsdp 4 on v6e 4x4; 2 stages x fsdp 4 on two slices of v6e
+    2x2; libtpu 0.0.42.1).
     """
+    if keeps_rings and (low.carries or Mode.RING in (low.gather, low.reduce)):
+        return replace(low, major_algorithm="all-reduce")
     if low.reduce is Mode.ASYNC:
         return low
     gather = low.twice if low.gather is Mode.RING else low.gather

@@ -10,6 +10,7 @@ from tpusim.lowering.body_entries import UNROLLED_RING
 from tpusim.lowering.collective_choice import REDUCTIONS, is_of_experts
 from tpusim.lowering.collective_lowering import Lowering
 from tpusim.lowering.collectives_by_generation import (
+    CircularPart,
     in_circular_pipeline,
     permutes_wait,
 )
@@ -71,9 +72,9 @@ class LoweringDecisions:
         sizes: Sizes,
         choices: BodyChoices,
         place: AskedPlace,
-        circular: bool = False,
+        circular: CircularPart = "",
     ) -> None:
-        """circular: True if the bodies are those of a circular pipeline, or outside of its loop."""
+        """circular: what the bodies are of a circular pipeline."""
         self.sizes = sizes
         self.log: list[BodyEvent] = []
         self.buffers = LoggedBuffers(reduced_in(choices.numerics, partitioned.buffers), self.log)
@@ -84,7 +85,7 @@ class LoweringDecisions:
         self.ideal = choices.compiler.lowering == "ideal"
         waits = permutes_wait(self.chip, choices.compiler, place.pod.topology.chips)
         self.permutes = Mode.SYNC if waits else Mode.RING
-        self._circular = circular and not self.ideal
+        self._circular = "" if self.ideal else circular
         self._place = place
         self._tiled: dict[Axes, bool] = {}
         self._lowerings: dict[GroupKey, Lowering] = {}
@@ -140,7 +141,8 @@ class LoweringDecisions:
         found = self._lowerings.get(group)
         if found is None:
             low = self._place.lowering(group)
-            found = in_circular_pipeline(low) if self._circular else low
+            keeps_rings = self._circular == "loop" and self.choices.compiler.style == "plain"
+            found = in_circular_pipeline(low, keeps_rings) if self._circular else low
             self._lowerings[group] = found
         return found
 

@@ -85,11 +85,11 @@ def circular_program(name: str, pieces: CircularParts, plan: Plan, place: AskedP
     known = Bodies()
     names = OwnNames()
     chunks = tuple(
-        lower_part(*loop.chunk, inner, place, known, summed=True, circular=True)
+        lower_part(*loop.chunk, inner, place, known, summed=True, circular="loop")
         for loop in pieces.loops
     )
     joints = tuple(
-        names.of_part(lower_part(*piece, edges, place, known, summed=False, circular=True))
+        names.of_part(lower_part(*piece, edges, place, known, summed=False, circular="outside"))
         for piece in pieces.joints
         if piece
     )

@@ -11,6 +11,7 @@ from tpusim.lowering import (
     Bodies,
     BodyChoices,
     BodyLowerer,
+    CircularPart,
     GradientDeps,
     LoweringDecisions,
     names,
@@ -79,14 +80,14 @@ def lower_part(
     known: Bodies,
     *,
     summed: bool,
-    circular: bool = False,
+    circular: CircularPart = "",
 ) -> LoweredPart:
     """Lower the passes of `part`, each of which runs on its own.
 
     known: bodies of loops that other parts have too.
     summed: True if each pass ends by adding its gradients to their sums over microbatches.
-    circular: True if the part is of a circular pipeline, where no matmul is a ring: one iteration
-        of its loop, or what is outside, which all stages have (fsdp 8 on v5e 4x4 and v5p 2x2x4).
+    circular: what the part is of a circular pipeline. No matmul outside of its loop is a ring
+        (fsdp 8 on v5e 4x4 and v5p 2x2x4).
     """
     sizes = sizes_of(part.graph, choices)
     decisions = LoweringDecisions(partitioned, sizes, choices, place, circular)
