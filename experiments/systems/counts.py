@@ -8,13 +8,12 @@ is two FLOPs here.
 """
 
 import csv
+import runpy
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-from table import page_with
 
 from tpusim import models
 from tpusim.models import ARCHITECTURES, Architecture
@@ -142,6 +141,7 @@ def lines() -> Iterator[str]:
 def main() -> None:
     """Write the table into the pages that are named."""
     tables = {"counts": "\n".join(lines())}
+    page_with = runpy.run_path(str(FOLDER / "table.py"))["page_with"]
     for name in sys.argv[1:]:
         page = Path(name)
         page.write_text(page_with(page.read_text("utf-8"), tables, page), encoding="utf-8")
