@@ -62,6 +62,16 @@ def test_all_systems_together() -> None:
     assert sum(found[:-2]) / len(found[:-2]) <= 0.24
 
 
+OUTSIDE = {"gnmt-v0-7-v4-512", "maxdiffusion-flux-v5p8"}
+"""Measured outside the span of what their sources leave open. Only to become fewer."""
+
+
+def test_spans_over_what_sources_leave_open_have_the_measured_step() -> None:
+    found = validated().statistics["spans"]
+    assert found["runs"] >= 15
+    assert set(found["outside"]) <= OUTSIDE
+
+
 def test_every_system_runs() -> None:
     assert [(one.run.id, one.reason) for one in validated().outcomes if not one.ok] == []
 
