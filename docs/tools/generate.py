@@ -53,6 +53,7 @@ UNITS = {
     "shuffle": "records",
     "prefetch": "batches",
     "capacity_factor": "slots over the even share",
+    "expert_group": "sequences",
     "expert_buffer": "rows over the mean",
     "dcn_oversubscription": "factor",
     "window": "tokens",

@@ -39,8 +39,6 @@ NEUTRAL = {
     "epilogue_overlap": (1.0, "1: array, then epilogue"),
     "attention_efficiency_forward": (1.0, "1"),
     "attention_efficiency_backward": (1.0, "1"),
-    "convolution_read": (1.0, "1"),
-    "convolution_store": (1.0, "1"),
 }
 """Neutral values of constants of estimates, and what they mean; 0 for those that are not here."""
 

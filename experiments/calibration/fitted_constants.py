@@ -136,8 +136,6 @@ ESTIMATED: Mapping[str, tuple[str, ...]] = {
     "collective_launch": ("7x",),
     "group_fill": ("7x",),
     "lane_crossing": ("7x",),
-    "convolution_read": ("v4", "v5e", "v5p", "v6e", "7x"),
-    "convolution_store": ("v4", "v5e", "v5p", "v6e", "7x"),
     "epilogue_overlap": ("v6e",),
     "matmul_overlap_in_step": ("v6e",),
     "kernel_step": ("v6e",),
@@ -152,9 +150,7 @@ PROFILED: Mapping[str, tuple[str, ...]] = {
     "hbm_read": ("v2",),
     "matmul_efficiency": ("v2",),
     "matmul_overlap": ("v2",),
-    "convolution_read": ("v2",),
-    "convolution_store": ("v2",),
-    "convolution_overlap": ("v2",),
+    "epilogue_overlap": ("v2",),
 }
 """Fitted to profiles of single operations, by the chips whose files say so."""
 

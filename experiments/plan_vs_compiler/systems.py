@@ -25,6 +25,15 @@ _IMAGE_TOWER_WHOLE = {
     "rules": {"image.heads": [], "image.act_heads": [], "image.mlp": [], "image.act_mlp": []}
 }
 _TRANSLATION = {"seq_len": 30, "remat": "none"}
+_UNSCANNED = {"seq_len": 512, "remat": "none", "scan_layers": False}
+_TOKENS = {"seq_len": 1024, **_TWO_DIMENSIONS}
+_SIXTEEN = {"experts": 16, "experts_per_token": 1, "expert_every": 2}
+_DECODER = {
+    "name": "decoder", "layers": 4, "embed": 1024, "mlp": 4096, "vocab": 32000, "gated": False,
+    "activation": "gelu",
+}  # fmt: skip
+_HALF = {"embed": 4096, "mlp": 16384, "heads": 32}
+_GROUPS = {**_EXPERTS, **_UNSCANNED, **_ADAFACTOR}
 
 
 @dataclass(frozen=True)
@@ -175,6 +184,39 @@ SYSTEMS: Mapping[str, System] = {
             ("v6e:2x4", {"rows": 4, "columns": 2}, 8, _AREA, {}),
         ),
     ),
+    "text without a scan": System(
+        {"name": "t5-base", "layers": 4, "target_len": 128},
+        (
+            ("v3:2x2", {"data": 8}, 64, _UNSCANNED, {}),
+            ("v3:2x2", {"data": 8}, 64, {**_UNSCANNED, **_ADAFACTOR}, {}),
+            ("v3:2x2", {"data": 8}, 64, {"seq_len": 512, **_ADAFACTOR}, {}),
+            ("v4:2x2x2", {"data": 8}, 64, {**_UNSCANNED, **_ADAFACTOR}, {}),
+            ("v4:2x2x2", {"fsdp": 8}, 64, {"seq_len": 512, **_ADAFACTOR}, {}),
+            ("v5e:2x4", {"data": 8}, 64, {**_UNSCANNED, **_ADAFACTOR}, {}),
+            ("v3:2x2", {"expert": 8}, 64, {**_GROUPS, "expert_group": 8}, {"moe": _SIXTEEN}),
+            ("v4:2x2x2", {"expert": 8}, 64, {**_GROUPS, "expert_group": 4}, {"moe": _SIXTEEN}),
+            ("v3:2x2", {"data": 8}, 64, {**_UNSCANNED, "weight_update_axes": ["data"]}, {}),
+        ),
+    ),
+    "language model without a scan": System(
+        {**_DECODER, "heads": 8, "attention": "dot"},
+        (
+            ("v3:2x2", {"data": 8}, 64, _UNSCANNED, {}),
+            ("v4:2x2x2", {"data": 8}, 64, _UNSCANNED, {}),
+            ("v3:2x2", {"data": 8}, 128, {**_UNSCANNED, "seq_len": 256}, {"heads": 16}),
+            ("v3:2x2", {"data": 8}, 64, _UNSCANNED, {"gated": True, "activation": "silu"}),
+            ("v4:2x2x2", {"data": 8}, 64, _UNSCANNED, {"gated": True, "activation": "silu"}),
+        ),
+    ),
+    "language model in two dimensions": System(
+        {**_DECODER, "embed": 8192, "mlp": 32768, "heads": 64},
+        (
+            ("v3:8x8", {"fsdp": 16, "tensor": 8}, 64, _TOKENS, {}),
+            ("v2:8x8", {"fsdp": 16, "tensor": 8}, 64, _TOKENS, _HALF),
+            ("v3:8x8", {"fsdp": 8, "tensor": 16}, 64, _TOKENS, {}),
+            ("v3:16x16", {"fsdp": 32, "tensor": 16}, 128, _TOKENS, {}),
+        ),
+    ),
 }  # fmt: skip
 """Systems at sizes that compile in under a minute: few layers, blocks, levels or regions. Height
 and width are sharded as GSPMD's paper and MLPerf's submissions do it (arXiv:2105.04663, section 5;
@@ -199,6 +241,6 @@ def draw(number: int) -> Twin:
     pod, mesh, batch, plan, changes = system.twins[place]
     model = {**system.model, **changes}
     if "moe" in changes:
-        model["moe"] = {**system.model["moe"], **changes["moe"]}
+        model["moe"] = {**system.model.get("moe", {}), **changes["moe"]}
     given = {"mesh": dict(mesh), "global_batch": batch, **plan}
     return Twin(number, parse_slice(pod), model, given, "", name)

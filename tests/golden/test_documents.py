@@ -72,7 +72,7 @@ def test_the_walk_through_the_design_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(walk, "design.md", "exec"), {})
     out = capsys.readouterr().out
-    assert "events=209" in out
+    assert "events=250" in out
     assert "trips=1284" in out
     assert "209 events for 1284 loop iterations" in SHOWN["design.md"]
     assert (tmp_path / "breakdown.png").stat().st_size

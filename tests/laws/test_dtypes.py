@@ -143,13 +143,16 @@ def test_a_weight_gradient_is_written_as_it_is_reduced() -> None:
 def test_second_moments_of_half_the_size(
     mesh: dict[str, int], optimizer: str, share: float
 ) -> None:
-    """Half of Adam's state is second moments, all of Adafactor's; the update alone is other."""
+    """Half of Adam's state is second moments, all of Adafactor's; the update alone is other.
+
+    Adafactor reads the moment of each element again for the update, which its norm clips.
+    """
     wide, narrow = (
         any_program_of(small(), plan_of(mesh, optimizer=optimizer, second_moment_dtype=dtype), POD)
         for dtype in ("f32", "bf16")
     )
     assert held(narrow).pop("optimizer state") == share * held(wide).pop("optimizer state")
-    assert works(wide, "update") == works(narrow, "update")
+    assert works(wide, "update", "moments/") == works(narrow, "update", "moments/")
     saved = [wide.body, narrow.body]
     reads, writes = (
         [sum(float(getattr(op.work, of)) for op, _ in flat(body) if isinstance(op, Compute))
@@ -157,7 +160,9 @@ def test_second_moments_of_half_the_size(
         for of in ("read_bytes", "write_bytes")
     )  # fmt: skip
     state = (1 - share) * held(wide)["optimizer state"]
-    assert reads[0] - reads[1] == writes[0] - writes[1] == state
+    times = 2 if optimizer == "adafactor" else 1
+    assert writes[0] - writes[1] == state
+    assert reads[0] - reads[1] == times * state
 
 
 def test_an_empty_second_moment_follows_the_first() -> None:

@@ -56,6 +56,7 @@ VALUES: dict[str, list[Any]] = {
     "attention_block_backward": [[256, 256]],
     "input_s": [10.0],
     "capacity_factor": [1.25],
+    "expert_group": [2],
     "expert_buffer": [2.0],
     "expert_skew": [1.0],
     "seed": [3],

@@ -129,14 +129,22 @@ def test_gradients_and_cast_weights_are_stacked_in_their_dtypes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "moments"),
-    [("adam", 8 * 64 * 256 / 16), ("sgd", 0), ("adafactor", 4 * (64 / 4 + 256 / 4))],
-)
-def test_the_optimizer_keeps_its_moments_beside_the_weights(optimizer: str, moments: float) -> None:
-    """Of one matrix [64, 256] over fsdp=4 x tensor=4, in f32, for 3 layers."""
+    ("optimizer", "embed", "moments"),
+    [
+        ("adam", 64, 8 * 64 * 256 / 16), ("sgd", 64, 0),
+        ("adafactor", 128, 4 * (128 / 4 + 256 / 4)), ("adafactor", 64, 4 * 64 * 256 / 16),
+    ],
+)  # fmt: skip
+def test_the_optimizer_keeps_its_moments_beside_the_weights(
+    optimizer: str, embed: int, moments: float
+) -> None:
+    """Of one matrix [embed, 256] over fsdp=4 x tensor=4, in f32, for 3 layers.
+
+    Adafactor factors those of matrices of 128 x 128 and more.
+    """
     plan = plan_of({"data": 4, "fsdp": 4, "tensor": 4}, global_batch=64, optimizer=optimizer)
-    held = {a.tensor: a.bytes for a in any_program_of(small(), plan, POD).resident}
-    assert held["layer/wi_0"] == 3 * 4 * 64 * 256 / 16
+    held = {a.tensor: a.bytes for a in any_program_of(small(embed=embed), plan, POD).resident}
+    assert held["layer/wi_0"] == 3 * 4 * embed * 256 / 16
     assert held.get("layer/wi_0/moments", 0) == 3 * moments
 
 

@@ -75,6 +75,18 @@ def hbm_seconds(read_bytes: Number, write_bytes: Number, device: Device) -> Numb
     return (read_bytes + write_bytes) / alone + turns
 
 
+def operand_seconds(read_bytes: Number, write_bytes: Number, device: Device) -> Number:
+    """Return the seconds to move the operands and the result of a matmul or a convolution.
+
+    Those of `hbm_seconds`, or, where the chip states `matmul_read`, operands at that share of HBM's
+    bandwidth and the result at `copy_bandwidth`.
+    """
+    share = device.costs.matmul_read
+    if share is None:
+        return hbm_seconds(read_bytes, write_bytes, device)
+    return read_bytes / (device.hbm_bandwidth * share) + hbm_seconds(0, write_bytes, device)
+
+
 def vector_seconds(flops: Number, device: Device) -> Number:
     """Return the seconds of `flops` vector operations at the rate that fused groups reach."""
     return flops / (device.vpu_flops * device.costs.vector_efficiency)
@@ -152,8 +164,7 @@ def matmul_seconds(
     array: see `array_seconds`; of a grouped kernel with `kernel_step` for each step of its grid.
     epilogue: the vector operations fused into the matmul.
     q: the chip's `epilogue_overlap`, how well they hide behind the array; 1 if not at all.
-    memory: operands at `matmul_read` of HBM's bandwidth and the result at `copy_bandwidth`, beside
-        both.
+    memory: see `operand_seconds`; beside both.
     p: the chip's `matmul_overlap`, how well the two hide each other.
 
     The form fits the compiler's estimates with a median error of 0.8 to 6.2 % by chip (libtpu
@@ -165,10 +176,7 @@ def matmul_seconds(
     whole, costs = equivalent_matmul(work, device.tensor_cores), device.costs
     steps = grid_steps(work, device.tensor_cores)
     array = array_seconds(*whole, work.dtype, device) / share + steps * costs.kernel_step
-    memory = hbm_seconds(work.read_bytes, work.write_bytes, device)
-    if costs.matmul_read is not None:
-        read = work.read_bytes / (device.hbm_bandwidth * costs.matmul_read)
-        memory = read + hbm_seconds(0, work.write_bytes, device)
+    memory = operand_seconds(work.read_bytes, work.write_bytes, device)
     epilogue = vector_seconds(work.epilogue_flops, device)
     on_core = power_sum(array, epilogue, costs.epilogue_overlap)
     return power_sum(on_core, memory, overlap or costs.matmul_overlap) + costs.op_launch

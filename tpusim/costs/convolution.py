@@ -2,10 +2,14 @@
 
 An activation lies in memory with its channels or its batch in the lanes, and the other in the
 sublanes, both rounded up to whole tiles. A tap, or a row of taps where channels are few, is a pass
-over the array. Results are stored at a fraction of the memory's bandwidth.
+over the array. Bytes move as those of matmuls do, beside the array.
 
-Source: the compiler's estimates of some hundred convolutions for five chips, libtpu 0.0.42.1
-(`tests/analytic/compiler_convolutions.csv`); the constants are fitted to one half of the shapes.
+Sources: passes and tiles from the compiler's estimates of some hundred convolutions for five chips,
+libtpu 0.0.42.1 (`tests/analytic/compiler_convolutions.csv`), whose constants are fitted to one half
+of the shapes; memory and what is fused from a profile of v2 (`profiled_convolutions.csv` there).
+The compiler estimates more, that results leave at a quarter of HBM's bandwidth and that gradients
+of strided inputs hide nothing: on v2 neither does, and the steps of ResNet-50 that were measured on
+v3 and v4 have no time for it.
 """
 
 from functools import reduce
@@ -13,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from tpusim.costs.compute import array_seconds, matrix_rate, vector_seconds
+from tpusim.costs.compute import array_seconds, matrix_rate, operand_seconds, vector_seconds
 from tpusim.hardware import Device
 from tpusim.program import (
     LANES,
@@ -29,11 +33,6 @@ from tpusim.program import (
     stored_elements,
     sublane_tiles,
 )
-
-OVERLAP = 2.5
-"""Exponent p of `(array^p + memory^p)^(1/p)`. Fitted: less than that of matmuls, as a window of the
-image has edges that several windows read.
-"""
 
 LAUNCHES = 2
 """Launches of a matmul that a convolution takes: its first and its last window have nothing beside
@@ -215,14 +214,12 @@ def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
     """Return the seconds of a convolution: `(max(core, epilogue)^p + memory^p)^(1/p) + 2 launches`.
 
     core: `channel_seconds`, or `depthwise_seconds`.
-    epilogue: the vector operations of what is fused to it, beside the array: 56 convolutions with
-        norms of a ResNet-50 on v4 and on v5e take 12 and 5 % more than the compiler estimates, and
-        one after the other they would take 52 and 27 % more (libtpu 0.0.42.1).
-    memory: whole tiles, operands at `convolution_read` of HBM's bandwidth and results at
-        `convolution_store`.
-    p: the chip's `convolution_overlap`. Without it as the compiler estimates: `OVERLAP`, and 1 for
-        the gradient of the input of a convolution with a stride, whose results are spread over
-        windows that the next ones complete.
+    epilogue: the vector operations of what is fused to it, beside the array, whatever the window:
+        of the single taps in a profile of v2, the 34 whose norms, ReLUs and gradients of both would
+        add 5 % or more after the array take what the array or HBM takes, within 1 % in the median
+        (`tests/analytic/profiled_convolutions.csv`).
+    memory: whole tiles, as those of matmuls move (`operand_seconds`).
+    p: that of matmuls in a step.
 
     An empty one takes its launches. Raise PlanError if the chip has no matrix rate for the dtype.
     """
@@ -231,12 +228,7 @@ def convolution_seconds(work: ConvolutionWork, device: Device) -> Number:
         return LAUNCHES * costs.op_launch
     core = (depthwise_seconds if is_depthwise(work) else channel_seconds)(work, device)
     read, store = tile_stretch(work)
-    memory = (
-        work.read_bytes * read / costs.convolution_read
-        + work.write_bytes * store / costs.convolution_store
-    ) / device.hbm_bandwidth
-    spread = work.gradient == "input" and prod(work.strides) > 1
-    serial = spread and not is_depthwise(work)
+    memory = operand_seconds(work.read_bytes * read, work.write_bytes * store, device)
     on_core = largest(core, vector_seconds(work.epilogue_flops, device))
-    overlap = costs.convolution_overlap or (1.0 if serial else OVERLAP)
+    overlap = costs.matmul_overlap_in_step or costs.matmul_overlap
     return power_sum(on_core, memory, overlap) + LAUNCHES * costs.op_launch

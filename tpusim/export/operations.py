@@ -73,6 +73,12 @@ def read(tensor: Tensor, context: StepContext) -> str:
     return value_name(tensor)
 
 
+def _passed(tensor: Tensor, context: StepContext) -> str:
+    """Return the expression of an operand, which passes no gradient on where that is stopped."""
+    given = read(tensor, context)
+    return f"lax.stop_gradient({given})" if tensor.stopped else given
+
+
 @singledispatch
 def expression(op: Op, context: StepContext) -> str:
     """Return the JAX expression of the result of an operation; of several, a tuple.
@@ -136,11 +142,9 @@ def _product_of_weight(
 
 
 def _factor(tensor: Tensor, context: StepContext) -> str:
-    given = read(tensor, context)
-    if tensor.stopped and "slot" not in tensor.dims:
-        given = f"lax.stop_gradient({given})"
-    elif tensor.stopped:
-        return f"(lax.stop_gradient({given}) > 0).astype(COMPUTE)"
+    given = _passed(tensor, context)
+    if tensor.stopped and "slot" in tensor.dims:
+        return f"({given} > 0).astype(COMPUTE)"
     plain = tensor.role is TensorRole.PARAM or context.dtype(tensor) == "COMPUTE"
     return given if plain else f"{given}.astype(COMPUTE)"
 
@@ -249,7 +253,7 @@ def _(op: Convolution, context: StepContext) -> str:
 
 @expression.register
 def _(op: Reshape, context: StepContext) -> str:
-    given, sizes = read(op.input, context), context.graph.sizes
+    given, sizes = _passed(op.input, context), context.graph.sizes
     first = f"{given}.shape[0]" if op.input.dims[0] == op.output.dims[0] else "-1"
     return f"{given}.reshape({', '.join([first, *(str(sizes[d]) for d in op.output.dims[1:])])})"
 
@@ -263,7 +267,7 @@ def _(op: Pool, context: StepContext) -> str:
 def _(op: Pointwise, context: StepContext) -> str:
     if op.function is None:
         raise unsaid(op.name, "an element-wise group that says its cost alone")
-    given = [read(tensor, context) for tensor in op.inputs]
+    given = [_passed(tensor, context) for tensor in op.inputs]
     if op.function.name in ACTIVATIONS:
         return " * ".join([f"{ACTIVATIONS[op.function.name]}({given[0]})", *given[1:]])
     if op.on_device and context.plan.devices > 1:

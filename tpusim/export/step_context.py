@@ -67,6 +67,17 @@ class StepContext:
             layout = self.updates.get(tensor.name, layout)
         return spec(row_layout(layout) if self.in_rows(tensor) else layout, lead)
 
+    def even_layout(self, tensor: Tensor) -> Layout:
+        """Return the layout of an input, whole along dimensions that its axes do not divide.
+
+        JAX cuts arguments evenly; such an input is cut where it is read.
+        """
+        mesh, sizes = self.plan.mesh, self.graph.sizes
+        return tuple(
+            () if sizes[dim] % prod(mesh[axis] for axis in axes) else axes
+            for dim, axes in zip(tensor.dims, self.layouts[tensor.name], strict=True)
+        )
+
     def in_rows(self, tensor: Tensor) -> bool:
         """Return True for slots of experts that have as many as chose them."""
         return "slot" in tensor.dims and not self.plan.experts.capacity_factor

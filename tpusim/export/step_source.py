@@ -150,7 +150,8 @@ def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, st
         computed = context.dtype(tensor) == "COMPUTE"
         dtype = DTYPES[context.plan.dtypes.compute if computed else tensor.dtype]
         shape = f"(({', '.join(map(constant_name, tensor.dims))},), {dtype})"
-        inputs.append((f"    {quoted(value_name(tensor))}: ", shape, context.spec(tensor)))
+        layout = spec(context.even_layout(tensor))
+        inputs.append((f"    {quoted(value_name(tensor))}: ", shape, layout))
     if inputs:
         shapes, specs = (
             "\n".join(["{", *(f"{row[0]}{row[at]}," for row in inputs), "}"]) for at in (1, 2)

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from tpusim.base.phase import Phase
+from tpusim.frames import adafactor
 from tpusim.frames.body_frame import stored_weights
 from tpusim.frames.newton_schulz import CATEGORY, orthogonalised
 from tpusim.lowering import GradientDeps
@@ -26,15 +27,13 @@ from tpusim.program import (
 )
 
 UPDATE_FLOPS = {
-    "adam": 12.0, "adafactor": 16.0, "sgd": 2.0, "momentum": 4.0, "lars": 8.0, "lamb": 8.0,
-    "muon": 2.0,
+    "adam": 12.0, "sgd": 2.0, "momentum": 4.0, "lars": 8.0, "lamb": 8.0, "muon": 2.0,
 }  # fmt: skip
 """Vector operations per element: Adam's two moving averages, their correction, root and quotient
-(Kingma and Ba, arXiv:1412.6980, algorithm 1); Adafactor's row and column means and the clipping of
-its update (Shazeer and Stern, arXiv:1804.04235, algorithm 4); a scaled subtraction, of Muon after
-its iterations; with momentum also its average, and with LARS weight decay and two rates (You,
-Gitman and Ginsburg, arXiv:1708.03888, algorithm 1). LAMB's moments are counted as Adam's, and here
-its second pass (You et al., arXiv:1904.00962, algorithm 2)."""
+(Kingma and Ba, arXiv:1412.6980, algorithm 1); a scaled subtraction, of Muon after its iterations;
+with momentum also its average, and with LARS weight decay and two rates (You, Gitman and Ginsburg,
+arXiv:1708.03888, algorithm 1). LAMB's moments are counted as Adam's, and here its second pass (You
+et al., arXiv:1904.00962, algorithm 2). Adafactor has passes of its own, see `adafactor`."""
 
 MOMENTUM_FLOPS = 6.0
 """Vector operations per element of Muon's momentum, Nesterov's step and the sum of squares."""
@@ -67,8 +66,7 @@ def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Numbe
     """Return the elements of optimizer state on one device.
 
     Adam keeps two for each weight, Muon, LARS and momentum one, plain SGD none; Adafactor keeps
-    means over the rows and over the columns of matrices (its last dimension, and all others), and
-    one a weight of vectors.
+    means over the two largest dimensions of a matrix, see `adafactor.moment_elements`.
     """
     elements = sizes.elements(weight.updated)
     if optimizer in TWO_MOMENTS:
@@ -77,10 +75,7 @@ def moment_elements(optimizer: str, weight: StoredWeight, sizes: Sizes) -> Numbe
         return weight.copies * elements
     if optimizer == "sgd":
         return 0
-    if len(weight.updated.dims) < 2:
-        return weight.copies * elements
-    columns = sizes.extent(weight.updated.dims[-1], weight.updated.layout[-1])
-    return weight.copies * (elements / columns + columns)
+    return adafactor.moment_elements(weight, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +200,18 @@ class Updates:
     def update(self, weight: StoredWeight, gradients: Sequence[str]) -> Update:
         """Return the update of one weight (all layers): it reads weight, moments and `gradients`.
 
-        Muon's momentum of a matrix is made orthogonal before the weight is updated with it. LAMB
-        has updated the moments for its norms, see `rates`.
+        Muon's momentum of a matrix is made orthogonal before the weight is updated with it,
+        Adafactor goes through weight and gradient several times (`adafactor.passes`). LAMB has
+        updated the moments for its norms, see `rates`.
         """
         elements = weight.copies * self.sizes.elements(weight.updated)
         state, stored = self.moment_bytes(weight), elements * DTYPE_BYTES[self.numerics.param]
         reads = state + elements * DTYPE_BYTES[self.gradients]
         frees = tuple(gradients)
         name = self.optimizer_of(weight)
+        if name == "adafactor":
+            grad = elements * DTYPE_BYTES[self.gradients]
+            return adafactor.passes(weight, self.sizes, (grad, state, stored), frees)
         flops = UPDATE_FLOPS[name] * elements
         if name == "lamb":
             return (_update(weight, VectorWork(stored + state, stored, flops), frees=()),)

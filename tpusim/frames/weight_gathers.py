@@ -30,7 +30,7 @@ def gathers(
     """Return what leads from weights as they are updated to weights as the step reads them.
 
     Each is gathered on its own while the core waits (language models over 8 devices of v4 and 16 of
-    v5e, libtpu 0.0.42.1).
+    v5e, libtpu 0.0.42.1), by the lowering's algorithm, or the fastest where the plan asks for it.
 
     shards: the weights of which the shards are cast before.
     """
@@ -56,6 +56,7 @@ def _of(
         low = place.lowering((axes, choices.tiles_weights(axes)))
         elements = weight.copies * sizes.elements(LocalShape(weight.local.dims, step.payload))
         nbytes = elements * DTYPE_BYTES[dtype]
+        picked = "best" if choices.compiler.collectives == "best" else low.gather_algorithm
         name = f"{weight.name}/whole@{','.join(axes)}"
         yield Collective(
             name=f"{step.kind}/{name}",
@@ -65,7 +66,7 @@ def _of(
             bytes=nbytes,
             dtype=dtype,
             mode=Mode.SYNC,
-            algorithm="" if is_across(axes) else low.gather_algorithm,
+            algorithm="" if is_across(axes) else picked,
             scope=weight.name,
             allocs=(Alloc(name, nbytes, "gathered weights"),),
             frees=taken,

@@ -50,6 +50,7 @@ from tpusim.graph.ops import Scan as Scan
 from tpusim.graph.pointwise import Pointwise as Pointwise
 from tpusim.graph.remat import LAYER_IN as LAYER_IN
 from tpusim.graph.remat import POLICIES as POLICIES
+from tpusim.graph.remat import PlainMatmuls as PlainMatmuls
 from tpusim.graph.remat import Remat as Remat
 from tpusim.graph.repeat_heads import COPIES as COPIES
 from tpusim.graph.repeat_heads import NARROW as NARROW

@@ -16,7 +16,7 @@ from tpusim.graph.contractions import Einsum
 from tpusim.graph.graph import LOSS, Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
-from tpusim.graph.remat import Remat, check_saved_names, recompute
+from tpusim.graph.remat import PlainMatmuls, Remat, check_saved_names, recompute
 from tpusim.graph.tensor import ADAPTER_RANK, STORED, Tensor, TensorRole
 
 
@@ -215,7 +215,13 @@ def _transpose_scan(
     shared = ((t, t if op.apart else _summed(t)) for t in op.shared if t not in after)
     sums = _gradients(op, inner, sweep, shared)
     keeps = _keeps_sums if op.steps else remat.keeps
-    again, kept = recompute(op.body, inner.ops, keeps, in_readers=remat.left_to_compiler)
+    again, kept = recompute(
+        op.body,
+        inner.ops,
+        keeps,
+        in_readers=remat.left_to_compiler,
+        keeps_norms=not isinstance(remat, PlainMatmuls),
+    )
     body = _block_by_block(again, inner.ops)
     parts = (
         *((given[o.name], written[i.name]) for i, o in op.stacks if i.name in written),

@@ -28,10 +28,7 @@ FACTORS = ("matmul", "attention", "vector", "hbm", "gather", *COLLECTIVES, "host
 EFFICIENCIES: Mapping[str, tuple[str, ...]] = {
     "matmul": ("matmul_in_step",),
     "vector": ("vector_efficiency", "group_efficiency"),
-    "hbm": (
-        *("hbm_efficiency", "hbm_read"),
-        *("matmul_read", "convolution_read", "convolution_store"),
-    ),
+    "hbm": ("hbm_efficiency", "hbm_read", "matmul_read"),
     "gather": ("gather_efficiency",),
 }
 """The shares of a peak that each factor divides, where the chip's file states them.

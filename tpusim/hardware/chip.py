@@ -79,10 +79,6 @@ class CostConstants:
     matmul_overlap: exponent p of (MXU^p + memory^p)^(1/p).
     matmul_overlap_in_step: the same inside a step, where operands are fetched ahead; None if alike.
     epilogue_overlap: exponent of the same sum of the array and of what is fused into a matmul.
-    convolution_read, convolution_store: share of HBM's bandwidth at which a convolution's operands
-        arrive and its results leave, in whole memory tiles.
-    convolution_overlap: as `matmul_overlap`, of convolutions; None if it is as the compiler
-        estimates (`costs.convolution`).
     kernel_step: seconds that a step of a Pallas kernel's grid takes on top of its arithmetic.
     attention_efficiency_forward, attention_efficiency_backward: share that fused attention kernels
         reach of the rate that their matmuls and vector operations allow.
@@ -122,8 +118,6 @@ class CostConstants:
     matmul_in_step: float = field(metadata=SHARED)
     matmul_overlap: float = field(metadata={"unit": EXPONENT})
     epilogue_overlap: float = field(metadata={"unit": EXPONENT})
-    convolution_read: float = field(metadata=SHARED)
-    convolution_store: float = field(metadata=SHARED)
     kernel_step: float = field(metadata=SECONDS)
     attention_efficiency_forward: float = field(metadata={"unit": FACTOR})
     attention_efficiency_backward: float = field(metadata={"unit": FACTOR})
@@ -141,7 +135,6 @@ class CostConstants:
     lane_crossing: float | None = field(default=None, metadata=SECONDS)
     die_launch: float | None = field(default=None, metadata=SECONDS)
     hbm_read: float | None = field(default=None, metadata=SHARED)
-    convolution_overlap: float | None = field(default=None, metadata={"unit": EXPONENT})
     matmul_overlap_in_step: float | None = field(default=None, metadata={"unit": EXPONENT})
     calibrated_times: tuple[tuple[str, float], ...] = ()
 

@@ -74,7 +74,7 @@ class Lowering:
     carries: True if matmuls carry gathers of activations for the backward pass; see
         `carry_gathers`.
     activations: the activation collectives that become collective matmuls: where it pays (`rule`,
-        see `fuse_collectives.fusion_pays`), or wherever one can be (`always`).
+        see `fuse_collectives.fusion_pays`), wherever one can be (`always`), or none (`never`).
     fuses_epilogue: True if a collective matmul takes an epilogue. Compiled ones do not (plain
         language models of D=512 to 2048, 16-way on v5p 2x2x4): activations and residual sums follow
         them.

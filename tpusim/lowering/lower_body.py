@@ -32,7 +32,13 @@ from tpusim.lowering.offload import (
     with_host_copies,
 )
 from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
-from tpusim.lowering.on_chip_buffers import on_chip_room, placed_on_chip, take_off_hbm
+from tpusim.lowering.on_chip_buffers import (
+    on_chip_room,
+    placed_on_chip,
+    take_off_hbm,
+    taken_on_chip,
+)
+from tpusim.lowering.on_chip_visits import Visits, made_bytes, visits_of
 from tpusim.lowering.op_work import collective_bytes, flops_of, work_of
 from tpusim.lowering.pass_manager import run_passes
 from tpusim.lowering.ring_attention import kernel_ring, on_slowest
@@ -144,6 +150,7 @@ class BodyLowerer:
         self.crossing: list[str] = []
         self.ahead: dict[str, tuple[Alloc, ...]] = {}
         self.on_chip: Mapping[str, int] = {}
+        self.visits = Visits()
         self.softmaxes = SoftmaxPasses()
         self._room = on_chip_room(decisions.chip, decisions.choices.compiler)
         self.sums = RingSums.of(decisions.chip, self._room)
@@ -186,8 +193,10 @@ class BodyLowerer:
             self.ahead[loop_node.name] = self.memory.allocated_ahead(of_weights)
         whole = list(chain.from_iterable(passes))
         all_lives = list(chain.from_iterable(lives))
+        around_visits, self.visits = self.visits, Visits()
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, all_lives)
+            self.visits = self._visits(whole, all_lives)
         take_off_hbm(whole, all_lives, self.memory.names, self._room)
         softmaxes = softmax_passes(
             whole,
@@ -206,7 +215,7 @@ class BodyLowerer:
         firsts = accumulate((len(one) for one in passes[:-1]), initial=0)
         around, self.softmaxes = self.softmaxes, softmaxes
         made = [self._pass(*each, waits) for each in zip(passes, lives, firsts, strict=True)]
-        self.softmaxes = around
+        self.softmaxes, self.visits = around, around_visits
         self.reduced |= {
             weight: waits.makers[key]
             for weight, key in chain(gradients, self.partitioned.gradients)
@@ -221,6 +230,15 @@ class BodyLowerer:
         names = self.memory.names
         placed = placed_on_chip(entries, lives, names, self._room)
         return {key: placed[name] for key, name in names.items() if name in placed}
+
+    def _visits(self, entries: Sequence[Entry], lives: Sequence[BufferEvents]) -> Visits:
+        """Return the visits of the chip of the step's other buffers: of a net without loops."""
+        if not self._room or any(isinstance(entry, LoopNode) for entry in entries):
+            return Visits()
+        names, buffers = self.memory.names, self.decisions.buffers
+        taken = taken_on_chip(entries, lives, {names.get(key, key) for key in self.on_chip})
+        sizes = made_bytes(entries, buffers, self.sizes, self.on_chip)
+        return visits_of(entries, sizes, names, taken, self._room)
 
     def _entries(self, nodes: Sequence[Node], loop_node: LoopNode | None) -> list[Entry]:
         copies = host_copies(loop_node, self.offload) if loop_node else ()
@@ -241,15 +259,23 @@ class BodyLowerer:
         for place, (entry, life) in enumerate(zip(one, lives, strict=True), first):
             before = waits.written.get(place, {})
             deps = waits.before.get(place, waits.of[place])
-            ops.extend(self._operations(entry, deps, life, before))
+            deps = (*deps, *self.visits.waits.get(place, ()))
+            ops.extend(self.visits.before.get(place, ()))
+            ops.extend(self._operations(entry, deps, life, before, place))
+            ops.extend(self.visits.after.get(place, ()))
         return tuple(ops)
 
     def _operations(
-        self, entry: Entry, deps: tuple[Dep, ...], life: BufferEvents, written: Mapping[str, str]
+        self,
+        entry: Entry,
+        deps: tuple[Dep, ...],
+        life: BufferEvents,
+        written: Mapping[str, str],
+        place: int,
     ) -> tuple[Op, ...]:
         match entry:
             case ComputeNode():
-                return (self._compute(entry, deps, life),)
+                return (self._compute(entry, deps, life, self.visits.on_chip.get(place, {})),)
             case PlannedCollective():
                 return (self._collective(entry, deps, life),)
             case CollectiveMatmul():
@@ -341,10 +367,17 @@ class BodyLowerer:
             frees=tuple(life.frees),
         )
 
-    def _compute(self, compute: ComputeNode, deps: tuple[Dep, ...], life: BufferEvents) -> Compute:
+    def _compute(
+        self,
+        compute: ComputeNode,
+        deps: tuple[Dep, ...],
+        life: BufferEvents,
+        visiting: Mapping[str, int],
+    ) -> Compute:
         buffers = self.decisions.buffers
         work = self.softmaxes.work(compute.name, work_of(compute, self.sizes, buffers))
-        work = without_on_chip(work, compute, self.on_chip, self.sizes, buffers)
+        here = {**self.on_chip, **visiting}
+        work = without_on_chip(work, compute, here, self.sizes, buffers)
         return Compute(
             name=compute.name,
             phase=compute.phase,

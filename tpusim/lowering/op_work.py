@@ -24,7 +24,7 @@ Buffers = Mapping[str, Buffer]
 def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     """Return the local work of an operation, with its fused groups."""
     op = compute.op
-    split = dict(compute.split)
+    split = _split_of_all(compute)
     read, written = _bytes(compute, split, sizes, buffers)
     epilogue = _fused_flops(compute, split, sizes)
     match op:
@@ -32,7 +32,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             dims = _matrix_dims(op)
             batch, m, k, n = (sizes.product(tuple(group), split) for group in dims)
             dtype = sizes.compute_dtype
-            epilogue += _narrowing(op, split, sizes)
+            epilogue += _narrowing(op, split, sizes) + _inlined_flops(compute, split, sizes)
             if is_quantised(op):
                 epilogue += SCALE_FLOPS * batch * m * n
                 dtype = op.lhs.dtype
@@ -64,9 +64,18 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if op.scatters:
                 return _scatter_of_elements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
-            whole = program.VectorWork(spare * read, spare * written, spare * flops)
+            added = _added_rows(op, split, sizes)
+            whole = program.VectorWork(spare * read, spare * written, spare * flops, added=added)
             return with_picked_bias(op, whole, split, sizes)
     raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
+
+
+def _split_of_all(compute: ComputeNode) -> dict[str, Axes]:
+    """Return the axes of the dimensions of an operation and of what is fused to it.
+
+    A group that follows a change of dimensions has others than the operation.
+    """
+    return {dim: axes for part in (*compute.parts, compute) for dim, axes in part.split}
 
 
 def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
@@ -164,8 +173,8 @@ def _convolution(
 ) -> program.ConvolutionWork | program.MatmulWork:
     """Return the work of a convolution or of one of its transposes.
 
-    A transposed convolution is the input gradient of the one that it transposes. One with a single
-    tap and no stride is a matmul of pixels and channels, as compiled programs are read too.
+    A transposed convolution is the input gradient of the one that it transposes. One of a sequence
+    with a single tap and no stride is a matmul of tokens, as compiled programs are read too.
     """
     batch, positions, taps, one_group, out_channels = (
         sizes.product(dims, split)
@@ -174,7 +183,7 @@ def _convolution(
     groups = out_channels if op.depthwise else op.groups
     channels = groups * one_group, out_channels
     in_channels, out_channels = reversed(channels) if op.transposed else channels
-    if op.is_matmul(sizes.dims):
+    if len(op.windows) == 1 and op.is_matmul(sizes.dims):
         m, k, n = batch * positions, in_channels, out_channels
         if op.given:
             m, k, n = (in_channels, m, out_channels) if op.makes_kernel else (m, out_channels, k)
@@ -262,6 +271,14 @@ def _scatter_of_elements(
     return program.VectorWork(read if op.over else 0, written if op.over else 0, flops, elements)
 
 
+def _added_rows(op: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the pieces as which the transpose of a group that picks rows adds them."""
+    if not op.picks_rows or op.phase is not Phase.BACKWARD:
+        return 0
+    *rows, elements = op.main.dims
+    return program.pieces_of_rows(sizes.product(tuple(rows), split), sizes.dims[elements])
+
+
 def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:
     """Return the vector operations of a group: arithmetic, and a conversion per narrow element.
 
@@ -274,6 +291,17 @@ def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Size
         elements(tensor, split, sizes) for tensor in tensors if sizes.itemsize(tensor.dtype) < 4
     )
     return group.flops * elements(largest, split, sizes) + converted
+
+
+def _inlined_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:
+    """Return the vector operations of the operands that a matmul computes as it reads them.
+
+    Activation functions, norms and softmaxes of layers without a checkpoint and a scan, in the
+    matmuls of the backward pass, whose fusions count them as an epilogue's (language models and T5
+    on v3, v4 and v5e, libtpu 0.0.42.1). A mask costs what reading it does, and a copy nothing.
+    """
+    groups = (op for op in compute.generated if op.inlined and op.flops)
+    return sum(_vector_flops(op, split, sizes) for op in groups)
 
 
 def _fused_flops(compute: ComputeNode, split: Mapping[str, Axes], sizes: Sizes) -> Number:

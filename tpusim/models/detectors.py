@@ -1,7 +1,7 @@
 """Detectors of objects in images: SSD and Mask R-CNN, as MLPerf Training has them.
 
-Boxes are matched on the host, and sorts (hard negatives of SSD, proposals and their suppression of
-Mask R-CNN) are not counted.
+Boxes of SSD are matched on the host, and its sort of hard negatives is not counted. Regions of Mask
+R-CNN are proposed, suppressed and matched on the device (`regions.py`).
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,16 @@ from tpusim.graph import GraphWriter, Tensor, TensorRole, function
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_types, check_values
+from tpusim.models.regions import (
+    COORDINATES,
+    FIRST_LEVEL,
+    GATHER,
+    ROI_ALIGN,
+    first_regions,
+    gathered_cells,
+    multiplied_cells,
+    regions_of,
+)
 from tpusim.models.resnet import ResNet
 
 SSD_STEPS = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))
@@ -25,9 +35,6 @@ SSD_BOXES = (4, 6, 6, 6, 4, 4)
 BOX_FLOPS, CLASS_FLOPS = 8.0, 12.0
 """Vector operations per element of a smooth L1 loss, and of a cross entropy with the choice of hard
 negatives. Counted from the formulas."""
-
-COORDINATES = 4
-"""Numbers of a box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +125,11 @@ class MaskRCNN(Architecture):
     image: height and width to which images are padded.
     classes: of a box, with the background.
     rois: regions of an image for the box head, and `mask_rois` for the mask head.
-    samples: positions that are sampled in each direction of a cell of a region, by RoIAlign.
-    norm, norm_group: of the backbone, as of `ResNet`.
+    roi_align: how the cells of regions are read from the pyramid: `gather`, position by position,
+        or `matmuls`, two for each level, by the shares of rows and of columns.
+    samples: points that are sampled in each direction of a cell of a region, by RoIAlign; each is
+        between four positions.
+    norm, norm_group, space_to_depth, stride_in_1x1, frozen_stages: of the backbone, as of `ResNet`.
     """
 
     reads_text: ClassVar[bool] = False
@@ -128,13 +138,17 @@ class MaskRCNN(Architecture):
     classes: int = 91
     rois: int = 512
     mask_rois: int = 128
+    roi_align: str = GATHER
     samples: int = 2
     norm: str = "frozen"
     norm_group: int = 0
+    space_to_depth: bool = False
+    stride_in_1x1: bool = False
+    frozen_stages: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_values(self, {})
+        check_values(self, {"roi_align": ROI_ALIGN})
         if any(side % 64 for side in self.image):
             raise ModelError(
                 f"{self.name}: image is {self.image}, of which six levels leave no whole numbers; "
@@ -144,18 +158,23 @@ class MaskRCNN(Architecture):
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the loss of each example."""
         backbone = ResNet(
-            name=self.name, image=self.image, norm=self.norm, norm_group=self.norm_group
-        )
+            name=self.name, image=self.image, norm=self.norm, norm_group=self.norm_group,
+            space_to_depth=self.space_to_depth, stride_in_1x1=self.stride_in_1x1,
+            frozen_stages=self.frozen_stages,
+        )  # fmt: skip
         pyramid = _pyramid(w.scope("fpn"), backbone.stages(w))
-        losses = _proposals(w.scope("rpn"), pyramid)
-        losses += self._boxes(w.scope("box"), pyramid)
-        losses += self._masks(w.scope("mask"), pyramid)
+        losses, proposed = _proposals(w.scope("rpn"), pyramid)
+        w.size(rois=self.rois, mask_rois=self.mask_rois)
+        regions = regions_of(w.scope("regions"), proposed, "rois")
+        losses += self._boxes(w.scope("box"), pyramid, regions)
+        chosen = first_regions(w.scope("mask"), regions, "mask_rois")
+        losses += self._masks(w.scope("mask"), pyramid, chosen)
         return w.add("loss", *losses, out=w.tensor("loss", ("batch",), "f32"))
 
-    def _boxes(self, w: GraphWriter, pyramid: Sequence[Tensor]) -> list[Tensor]:
+    def _boxes(self, w: GraphWriter, pyramid: Sequence[Tensor], regions: Tensor) -> list[Tensor]:
         """Write two wide layers for each region, and the classes and boxes that they make."""
-        w.size(rois=self.rois, hidden=1024, hidden_2=1024)
-        cells = self._regions(w, pyramid, "rois", 7)
+        w.size(hidden=1024, hidden_2=1024)
+        cells = self._cells(w, pyramid, regions, 7)
         w.size(region=49 * w.sizes[cells.dims[-1]])
         x = w.reshape("flat", cells, (*cells.dims[:2], "region"))
         for place, width in enumerate(("hidden", "hidden_2")):
@@ -165,10 +184,9 @@ class MaskRCNN(Architecture):
         boxes = pieces.linear(w, "boxes", x, "box_numbers")
         return [_loss(w, "class", classes, CLASS_FLOPS), _loss(w, "box", boxes, BOX_FLOPS)]
 
-    def _masks(self, w: GraphWriter, pyramid: Sequence[Tensor]) -> list[Tensor]:
+    def _masks(self, w: GraphWriter, pyramid: Sequence[Tensor], regions: Tensor) -> list[Tensor]:
         """Write four convolutions over each region, one to twice its side, and its masks."""
-        w.size(mask_rois=self.mask_rois)
-        cells = self._regions(w, pyramid, "mask_rois", 14)
+        cells = self._cells(w, pyramid, regions, 14)
         batch, rois, *positions = cells.dims
         examples = "rois.batch"
         w.sizes[examples] = w.extent(batch, rois)
@@ -181,43 +199,19 @@ class MaskRCNN(Architecture):
         back = w.reshape("together", masks, (batch, rois, *masks.dims[1:]))
         return [_loss(w, "mask", back, CLASS_FLOPS)]
 
-    def _regions(self, w: GraphWriter, pyramid: Sequence[Tensor], rois: str, side: int) -> Tensor:
-        """Write RoIAlign: samples of each cell of each region are gathered, and their mean taken.
-
-        Each sample is between four positions; all of them pass through HBM. Their places and the
-        shares of the positions follow from the regions and are given, as regions are.
-        """
-        sides = {f"{rois}_height": side, f"{rois}_width": side}
-        w.size(**sides, corners=4 * self.samples**2)
-        first = pyramid[0]
-        cells = (first.dims[0], rois, *sides)
-        corners = (*cells, "corners")
-        places, shares = w.input("places", corners), w.input("shares", corners, "compute")
-        gathered = w.pointwise(
-            "samples",
-            (*pyramid[:4], places),
-            (*corners, first.dims[-1]),
-            0.0,
-            keeps="",
-            alone=True,
-            function=function("positions_of_regions"),
-        )
-        return w.pointwise(
-            "cells",
-            (gathered, shares),
-            (*cells, first.dims[-1]),
-            2.0,
-            over=("corners",),
-            keeps="",
-            function=function("cells_of_regions"),
-        )
+    def _cells(
+        self, w: GraphWriter, pyramid: Sequence[Tensor], regions: Tensor, side: int
+    ) -> Tensor:
+        """Write RoIAlign: the mean of the samples of each cell of each region."""
+        align = gathered_cells if self.roi_align == GATHER else multiplied_cells
+        return align(w, pyramid, regions, side, self.samples)
 
 
 def _pyramid(w: GraphWriter, stages: Sequence[Tensor]) -> list[Tensor]:
     """Write the feature pyramid: each level adds that above it, and a last one is coarser."""
     made: list[Tensor] = []
     above = None
-    for level, x in reversed(list(enumerate(stages, start=2))):
+    for level, x in reversed(list(enumerate(stages, start=FIRST_LEVEL))):
         x = _conv(w, f"lateral{level}", x, 256, 1)
         if above is not None:
             wide = pieces.upsample(w, f"double{level}", above)
@@ -227,12 +221,19 @@ def _pyramid(w: GraphWriter, stages: Sequence[Tensor]) -> list[Tensor]:
     return [*made, pieces.pool(w, "level6", made[-1], 1, 2)]
 
 
-def _proposals(w: GraphWriter, pyramid: Sequence[Tensor]) -> list[Tensor]:
-    """Write the head that scores three boxes at each position; all levels share its weights."""
-    losses = []
-    for level, x in enumerate(pyramid, start=2):
+def _proposals(
+    w: GraphWriter, pyramid: Sequence[Tensor]
+) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    """Write the head that scores three boxes at each position; all levels share its weights.
+
+    Return its losses, and the scores and boxes of each level.
+    """
+    losses, proposed = [], []
+    for level, x in enumerate(pyramid, start=FIRST_LEVEL):
         x = pieces.relu(w, f"conv{level}_relu", _conv(w, f"conv{level}", x, 256, 3, "rpn/conv"))
+        made = []
         for name, count, flops in (("score", 3, CLASS_FLOPS), ("box", 12, BOX_FLOPS)):
-            made = _conv(w, f"{name}{level}", x, count, 1, f"rpn/{name}")
-            losses.append(_loss(w, f"{name}{level}", made, flops))
-    return losses
+            made.append(_conv(w, f"{name}{level}", x, count, 1, f"rpn/{name}"))
+            losses.append(_loss(w, f"{name}{level}", made[-1], flops))
+        proposed.append((made[0], made[1]))
+    return losses, proposed

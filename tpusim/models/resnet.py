@@ -45,6 +45,9 @@ class ResNet(Architecture):
     preactivation: norms come before convolutions (arXiv:1603.05027), as in BiT. The
         standardisation of BiT's weights is not counted.
     space_to_depth: the host gives the image folded to [side / 2, side / 2, 12].
+    stride_in_1x1: the stride of a bottleneck is in its first convolution, as in the paper and in
+        Detectron, not in its second.
+    frozen_stages: stages that are not trained, from the first; the stem is not either.
     """
 
     PUBLISHED: ClassVar[str] = "resnet.toml"
@@ -60,6 +63,8 @@ class ResNet(Architecture):
     norm_group: int = 0
     preactivation: bool = False
     space_to_depth: bool = False
+    stride_in_1x1: bool = False
+    frozen_stages: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -75,6 +80,16 @@ class ResNet(Architecture):
             raise ModelError(
                 f"{self.name}: {len(self.blocks)} stages have {len(self.strides)} strides; "
                 "write one stride for each stage"
+            )
+        if self.frozen_stages > len(self.blocks):
+            raise ModelError(
+                f"{self.name}: frozen_stages is {self.frozen_stages}, but the network has "
+                f"{len(self.blocks)} stages; write at most that"
+            )
+        if self.stride_in_1x1 and not self.bottleneck:
+            raise ModelError(
+                f"{self.name}: stride_in_1x1 is for bottlenecks, which these blocks are not; leave "
+                "it out, or write bottleneck = true"
             )
         if min(self.sides) < 1:
             raise ModelError(f"{self.name}: image is {self.image}; write pixels, at least 1")
@@ -101,6 +116,7 @@ class ResNet(Architecture):
             for block in range(count):
                 inner, stride = w.scope(f"{stage}.{block}"), 1 if block else self.strides[stage]
                 x = self._block(inner, x, self.width * 2**stage, stride)
+            x = w.stop(x) if stage < self.frozen_stages else x
             made.append(x)
         if self.preactivation:
             made[-1] = self.normed(w, "final_norm", made[-1])
@@ -142,7 +158,8 @@ class ResNet(Architecture):
     def _steps(self, width: int, stride: int) -> tuple[tuple[str, int, int, int], ...]:
         """Return name, channels, taps and stride of each convolution of a block."""
         if self.bottleneck:
-            return ("a", width, 1, 1), ("b", width, 3, stride), ("c", EXPANSION * width, 1, 1)
+            first, second = (stride, 1) if self.stride_in_1x1 else (1, stride)
+            return ("a", width, 1, first), ("b", width, 3, second), ("c", EXPANSION * width, 1, 1)
         return ("a", width, 3, stride), ("b", width, 3, 1)
 
     def _convolved(

@@ -14,11 +14,14 @@ from tpusim.program import Number, largest, smallest
 
 _ONLY_EXPERTS = {
     "capacity_factor": "capacity_factor",
+    "expert_group": "group",
     "dispatch": "dispatch",
     "expert_buffer": "buffer",
     "expert_skew": "skew",
 }
 """The keys that need experts, and their fields."""
+
+_USUAL = Experts()
 
 
 def check_experts(sharding: Sharding, over: Collection[Axes], sizes: Mapping[str, int]) -> None:
@@ -47,7 +50,8 @@ def _check_dense(sharding: Sharding) -> None:
             "the axis fsdp or data, or give the model experts"
         )
     for key, name in _ONLY_EXPERTS.items():
-        if value := getattr(sharding.experts, name):
+        value = getattr(sharding.experts, name)
+        if value != getattr(_USUAL, name):
             raise PlanError(
                 f"plan.{key} is {value!r}, but the model has no experts; leave it out, or give "
                 "the model experts"

@@ -218,15 +218,18 @@ def _update_state(builder: BodyBuilder, op: StateUpdate) -> None:
 def _reshape(builder: BodyBuilder, op: Reshape) -> None:
     """Rename the dimensions of a value; those that change are gathered first, unless they agree.
 
-    They agree where the first one alone is sharded, before and after alike.
+    The first of them keeps its axes if it has the same before and after; the others are whole. An
+    axis moves between these and a dimension that stays on the side where the latter is sharded.
     """
     (before, after), wanted = op.changed, builder.layout_of(op.output)
     have = dict(zip(op.input.dims, builder.reduced(op.input).layout, strict=True))
     want = dict(zip(op.output.dims, wanted, strict=True))
-    alike = have[before[0]] == want[after[0]]
-    alike = alike and not any((*(have[d] for d in before[1:]), *(want[d] for d in after[1:])))
-    kept = want[after[0]] if alike else ()
+    kept = want[after[0]] if have[before[0]] == want[after[0]] else ()
     split = {dim: want[dim] for dim in want if dim in have} | {before[0]: kept, after[0]: kept}
+    used = {axis for axes in split.values() for axis in axes}
+    for dim in have:
+        if dim in want and not split[dim]:
+            split[dim] = tuple(axis for axis in have[dim] if axis not in used)
     value = builder.value_for(op.input, split)
     layout = tuple(split.get(dim, ()) for dim in op.output.dims)
     builder.held[op.output.name] = replace(value, tensor=op.output, layout=layout)
@@ -381,7 +384,8 @@ def _rows_added(
     sharded as the table is, and gathered for it: on one device, so that all devices' are its terms
     (tables of 32k words that are gathered for their lookup, v4, v5p and v6e; libtpu 0.0.42.1). So
     it is where all devices have whole tables, which are then all-reduced twice (two of two plans
-    over `data`, v4 2x2x4 in tiles and v6e 16x16; a text model on v4 and v6e).
+    over `data`, v4 2x2x4 in tiles and v6e 16x16; a text model on v4 and v6e). The rows of both
+    lookups of an encoder-decoder are added to it, and reduced together (T5 on v3 and v4).
     Rows are not added to a gradient of another dtype, as the sum over the tiles of a loss.
     """
     scatters = {
@@ -396,7 +400,7 @@ def _rows_added(
 
     def apart(term: ShardedValue) -> ShardedValue:
         alike = (term.layout, term.partial) == (rows.layout, rows.partial)
-        if term is rows or not alike or term.tensor.dtype != rows.tensor.dtype:
+        if term.maker in scatters or not alike or term.tensor.dtype != rows.tensor.dtype:
             return term
         whole = builder.reduced_term(term, want)
         gathered = builder.reshard(whole, rows.layout, frozenset(rows.partial))

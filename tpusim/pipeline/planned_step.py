@@ -14,6 +14,7 @@ from tpusim.graph import (
     Graph,
     LayerRow,
     ModelPart,
+    PlainMatmuls,
     Remat,
     Tiling,
     chunk_of_model,
@@ -299,6 +300,7 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     """Return the key of the graph of one microbatch."""
     routing = ExpertRouting(
         capacity_factor=plan.experts.capacity_factor,
+        group=plan.experts.group,
         dispatch=plan.experts.dispatch,
         exchange=plan.experts.exchange if _divides_experts(plan) else ALL_TO_ALL,
     )
@@ -308,7 +310,7 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
         loss=LossForm(blocks=plan.vocab_blocks, labels=plan.loss_labels),
     )
     trained = plan.adapters, tuple(plan.trainable)
-    key = _GraphKey(plan.microbatch, plan.seq_len, plan.remat, choices, *trained)
+    key = _GraphKey(plan.microbatch, plan.seq_len, _policy(plan), choices, *trained)
     if plan.vocab_tiles == 1 and not plan.context.exchanges_heads:
         return key
     forward, axes = _forward(model, key), plan.active_axes
@@ -320,11 +322,30 @@ def _graph_key(model: Architecture, plan: Plan) -> _GraphKey:
     )
 
 
+_OF_LAYERS = ("embed", "mlp", "heads", "kv_heads", "seq")
+"""Dimensions of which a layer's matmuls gather what is sharded."""
+
+
+def _policy(plan: Plan) -> Remat:
+    """Return the policy of a plan; of layers in which nothing is moved, `PlainMatmuls`."""
+    remat = plan.remat
+    moved = _divides(plan, lambda key: key.removeprefix("act_") in _OF_LAYERS)
+    in_parts = any(axis in plan.active_axes for axis in plan.optimizer.axes)
+    if not remat.left_to_compiler or moved or in_parts:
+        return remat
+    return PlainMatmuls(remat.policy, remat.save, remat.offload, remat.scan_layers)
+
+
+def _divides(plan: Plan, wanted: Callable[[str], bool]) -> bool:
+    """Return True if some axis may divide the dimensions of the rules that are wanted."""
+    rules = {**DEFAULT_RULES, **plan.rules}
+    own = (axes_of(rule) for key, rule in rules.items() if wanted(key))
+    return any(axis in plan.active_axes for axes in own for axis in axes)
+
+
 def _divides_experts(plan: Plan) -> bool:
     """Return True if some axis may divide experts: where each device has all, nothing crosses."""
-    rules = {**DEFAULT_RULES, **plan.rules}
-    own = (axes_of(rule) for key, rule in rules.items() if key.endswith("act_expert"))
-    return any(axis in plan.active_axes for axes in own for axis in axes)
+    return _divides(plan, lambda key: key.endswith("act_expert"))
 
 
 def _forward(model: Architecture, key: _GraphKey) -> Graph:

@@ -21,6 +21,9 @@ class Experts:
 
     capacity_factor: slots of each expert over its even share of the tokens of a sequence; tokens
         without a slot are dropped. 0 drops nothing: each expert has as many as chose it.
+    group: sequences whose tokens share the slots of each expert, the groups of GShard and Switch; 1
+        where each sequence has slots of its own. A mask has a place for each token of a group in
+        each slot, so matmuls with it grow with the group. Only with a capacity.
     dispatch: how tokens find their slots: by `sort`, through HBM, or by matmuls with a `one_hot`
         mask; empty for a mask where there is a capacity, and a sort otherwise.
     exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each device
@@ -42,6 +45,7 @@ class Experts:
     """
 
     capacity_factor: float = 0.0
+    group: int = 1
     dispatch: Dispatch = ""
     exchange: ExpertExchange = "all-to-all"
     sort_gradient: SortGradient = "gather"
@@ -57,6 +61,11 @@ class Experts:
             raise PlanError(
                 f"plan.experts.capacity_factor is {capacity!r}; write a number above 0, such as "
                 "1.25, or 0 to drop no token"
+            )
+        if type(self.group) is not int or self.group < 1:
+            raise PlanError(
+                f"plan.experts.group is {self.group!r}; write how many sequences share the slots "
+                "of each expert, such as 8, or 1 for slots of each sequence"
             )
         if not is_number(skew) or not 0 <= skew <= 1:
             raise PlanError(
@@ -81,6 +90,12 @@ class Experts:
                 "has a fixed number of slots; write a capacity_factor, such as 1.25, or dispatch = "
                 "'sort'"
             )
+        if self.group > 1 and not capacity:
+            raise PlanError(
+                f"plan.experts.group is {self.group}, but plan.experts.capacity_factor is 0: "
+                "without a capacity no sequence has slots of its own; write a capacity_factor, "
+                "such as 1.25, or group = 1"
+            )
         if buffer and capacity:
             raise PlanError(
                 f"plan.experts.buffer is {buffer!r}, but plan.experts.capacity_factor is "
@@ -96,6 +111,8 @@ class Experts:
         """Yield the phrases of a plan's text: everything that is not the default."""
         if self.capacity_factor:
             yield f"capacity {self.capacity_factor:g}"
+        if self.group > 1:
+            yield f"slots of {self.group} sequences together"
         if self.dispatch:
             yield f"dispatch by {self.dispatch}"
         if self.exchange != "all-to-all":

@@ -83,6 +83,7 @@ class PlanKeys(TypedDict, total=False):
     input_s: float
     loop: Loop
     capacity_factor: Annotated[float, "experts.capacity_factor"]
+    expert_group: Annotated[int, "experts.group"]
     dispatch: Annotated[Dispatch, "experts.dispatch"]
     expert_exchange: Annotated[ExpertExchange, "experts.exchange"]
     expert_sort_gradient: Annotated[SortGradient, "experts.sort_gradient"]

@@ -142,7 +142,7 @@ NEEDS = (
     Need(
         (
             *("expert_exchange", "expert_tiles", "expert_sort_gradient"),
-            *("expert_buffer", "expert_skew", "dispatch"),
+            *("expert_group", "expert_buffer", "expert_skew", "dispatch"),
         ),
         lambda s, _: s.has_experts,
         "the model has no experts",

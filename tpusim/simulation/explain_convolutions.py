@@ -93,8 +93,8 @@ def explain_convolutions(
 def explain_convolutions_of(result: Result) -> ConvolutionTable:
     """Return the same of each convolution of a step, forward and both gradients, slowest first.
 
-    Convolutions with a single tap are matmuls in a program and are not listed. Raise PlanError if
-    the step has none.
+    Those of sequences with a single tap are matmuls in a program and are not listed. Raise
+    PlanError if the step has none.
     """
     works = {
         op.name: op.work

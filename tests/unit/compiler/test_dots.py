@@ -49,6 +49,43 @@ def test_a_window_says_which_dimension_of_a_matmul_it_is(left, right, out, how, 
     assert isinstance(found.work(0, 0, 0), MatmulWork)
 
 
+SINGLE_TAPS = [  # of ResNet-50 in a compiled program for v4, 128 images
+    ("", (128, 28, 28, 512), (1, 1, 512, 128), (128, 28, 28, 128),
+     "size=1x1 b01f_01io->b01f", (512, 128)),
+    ("", (128, 28, 28, 128), (1, 1, 512, 128), (128, 28, 28, 512),
+     "size=1x1 b01f_01oi->b01f", (128, 512)),  # the gradient of its image
+    ("weight", (128, 28, 28, 512), (128, 28, 28, 128), (1, 1, 512, 128),
+     "size=28x28 f01b_i01o->01bf", (512, 128)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gradient", "left", "right", "out", "how", "channels"), SINGLE_TAPS)
+def test_a_single_tap_over_an_image_is_a_convolution(
+    gradient, left, right, out, how, channels
+) -> None:
+    """Its FLOPs are those of a matmul; one over a sequence is one, as of any tokens."""
+    found = convolution(left, right, out, how)
+    assert found.flops == 2 * 128 * 28 * 28 * 512 * 128
+    work = found.work(3, 2, 1)
+    assert isinstance(work, ConvolutionWork)
+    assert (work.batch, work.positions, work.taps) == (128, 28 * 28, 1)
+    assert (work.in_channels, work.out_channels) == channels
+    assert (work.gradient, work.window, work.strides) == (gradient, (1, 1), (1, 1))
+    assert (work.read_bytes, work.write_bytes, work.epilogue_flops, work.tiled) == (3, 2, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out", "how"),
+    [
+        ((128, 28, 1, 512), (1, 1, 512, 128), (128, 28, 1, 128), "size=1x1 b01f_01io->b01f"),
+        # a gradient of weights that sums over tokens and has heads in its rows
+        ((4, 8, 512, 64), (1, 8, 512, 256), (4, 1, 64, 256), "size=1x8 01fb_01io->01bf"),
+    ],
+)
+def test_one_dimension_of_positions_is_a_matmul(left, right, out, how) -> None:
+    assert isinstance(convolution(left, right, out, how).work(0, 0, 0), MatmulWork)
+
+
 @pytest.mark.parametrize("labels", ["bf_io->bf", "0bf_io0->0bf"])
 def test_the_order_of_dimensions_does_not_matter(labels: str) -> None:
     ones = (1,) if "0" in labels else ()

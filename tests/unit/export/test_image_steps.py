@@ -32,6 +32,15 @@ SMALL: tuple[Architecture, ...] = (
     ),
     SSD(name="ssd"),
     MaskRCNN(name="regions", image=(128, 192), rois=16, mask_rois=8),
+    MaskRCNN(
+        name="multiplied",
+        image=(128, 192),
+        rois=16,
+        mask_rois=8,
+        roi_align="matmuls",
+        frozen_stages=1,
+        stride_in_1x1=True,
+    ),
     ContrastiveCaptioner(
         name="captioner",
         image=VisionTransformer(layers=2, patch=8, image=32, **WIDTHS),
@@ -94,6 +103,15 @@ def test_inputs_are_named_and_microbatches_refused() -> None:
     assert "def train_step(state: State, batch: dict[str, Array])" in source
     with pytest.raises(PlanError, match="a model of images in microbatches"):
         exported(SMALL[0], microbatches=2)
+
+
+def test_an_input_is_whole_along_what_its_axes_do_not_divide() -> None:
+    """Of 128 rows, levels 5 and 6 have 4 and 2: the latter are not cut in four."""
+    model = MaskRCNN(name="cut", image=(128, 192), rois=16, mask_rois=8)
+    plan = ts.Plan(mesh={"spatial": 4}, global_batch=2, rules={"act_height": "spatial"})
+    source = export_jax(model, plan, ts.Slice("v4", "2x2x1"))
+    assert '"rpn_score5_wanted": P(None, "spatial"),' in source
+    assert '"rpn_score6_wanted": P(),' in source
 
 
 def test_a_norm_of_one_device_is_refused_on_several() -> None:

@@ -149,7 +149,7 @@ BY_KIND = {"attention_efficiency_forward", "attention_efficiency_backward", "ker
 """What `time_of` scales, with all else of its kind."""
 
 KEPT = {"dcn_latency", "op_launch", "chip_jitter", "slice_jitter"} | {
-    *("matmul_overlap", "matmul_overlap_in_step", "epilogue_overlap", "convolution_overlap")
+    *("matmul_overlap", "matmul_overlap_in_step", "epilogue_overlap")
 }
 """What no factor changes: exponents, jitter, networks between slices, launches of all kinds."""
 

@@ -18,7 +18,7 @@ from tpusim.lowering.passes.fuse_collectives import fusion_pays, weight_ring_pay
 from tpusim.models import Transformer
 from tpusim.partition import Purpose
 from tpusim.plan import Compiler, Plan
-from tpusim.program import CollectiveKind, Mode
+from tpusim.program import Collective, CollectiveKind, Mode, walk_ops
 from tpusim.simulation import simulate
 
 SYNC, ASYNC, RING = Mode.SYNC, Mode.ASYNC, Mode.RING
@@ -47,6 +47,8 @@ PROGRAMS = [
     ("v6e", "4x4", {"fsdp": 16, "dcn_data": 2}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
     ("v6e", "8x8", {"fsdp": 64, "dcn_data": 2}, "plain", (SYNC, PLAIN), (SYNC, WHOLE)),
     ("v5e", "4x4", {"fsdp": 16, "dcn_data": 2}, "plain", (ASYNC, "nd"), (SYNC, WHOLE)),
+    ("v3", "8x8", {"fsdp": 16, "tensor": 8}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
+    ("v2", "8x8", {"fsdp": 16, "tensor": 8}, "plain", (SYNC, PLAIN), (SYNC, FUSED)),
     ("7x", "4x8x8", {"fsdp": 512}, "plain", (ASYNC, WHOLE), (ASYNC, WHOLE)),
     ("7x", "2x2x1", {"fsdp": 8}, "maxtext", (ASYNC, "nd"), (ASYNC, FUSED)),
     ("7x", "2x2x2", {"fsdp": 16}, "plain", (RING, PLAIN), (RING, FUSED)),
@@ -111,6 +113,34 @@ REDUCE = CollectiveChoice(
     in_ring=False, grouped=False, made=True, leading=False, of_mlp=False, sums_keys=False,
     in_order=False, asked=False, for_backward=False,
 )  # fmt: skip
+
+
+WIDE = Transformer(
+    layers=2, embed=8192, mlp=32768, heads=64, vocab=32000, gated=False, activation="gelu"
+)
+
+
+@pytest.mark.parametrize(
+    ("chip", "topology", "side", "along", "rings"),
+    [
+        ("v2", "8x8", 8, "y", False), ("v3", "8x8", 8, "y", False), ("v3", "16x16", 16, "y", False),
+        ("v4", "4x4x8", 8, "z", True),
+    ],
+)  # fmt: skip
+def test_v2_and_v3_have_no_collective_matmuls_of_activations(
+    chip: str, topology: str, side: int, along: str, rings: bool
+) -> None:
+    """Of activations over a whole dimension of the torus, a program of each (libtpu 0.0.42.1)."""
+    pod = Slice(chip, topology)
+    others = pod.devices // side
+    plan = Plan(
+        mesh={"fsdp": others, "tensor": side}, seq_len=1024, global_batch=2 * others,
+        rules={"act_embed": "tensor"},
+    )  # fmt: skip
+    placement = next(p for p in placements(pod, plan.mesh) if f"tensor={side} on {along}" in str(p))
+    body = simulate(WIDE, plan, pod, placement=placement).programs[0].body
+    kinds = {op.kind for op, _ in walk_ops(body) if isinstance(op, Collective)}
+    assert (CollectiveKind.PERMUTE in kinds) == rings
 
 
 def test_a_choice_says_how_a_collective_runs_in_any_lowering() -> None:

@@ -71,7 +71,7 @@ def test_the_room_is_never_exceeded_and_never_left_where_one_would_fit(
 
 def test_what_lives_shortest_is_placed_first_and_the_largest_never() -> None:
     assert placed([(0, 5, 30.0), (1, 2, 30.0), (3, 4, 30.0)], room=50.0) == {1, 2}
-    assert placed([(0, 1, 32.0), (0, 1, 32.1)]) == {0}
+    assert placed([(0, 1, 64.0), (0, 1, 64.1)], room=1000.0) == {0}
 
 
 def left_in_hbm(spans: list[tuple[int, int, float]], *loops: int) -> set[int]:

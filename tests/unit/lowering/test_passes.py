@@ -124,10 +124,10 @@ def test_a_gather_waits_for_the_one_as_many_before_it_as_the_depth(
 
 
 def test_no_generation_takes_another_ones_habits_in_silence() -> None:
-    plan = plan_of({"fsdp": 32}, global_batch=32, seq_len=128)
+    plan = plan_of({"fsdp": 32}, global_batch=32, seq_len=128, style="maxtext")
     pod = Slice("v3", "4x4")
     (note,) = borrowed_notes(choices_of(plan), pod, placements(pod, plan.mesh)[0], [("fsdp",)])
-    assert note.startswith("no plain program compiled for v3 shows how collectives over fsdp run")
+    assert note.startswith("no maxtext program compiled for v3 shows how collectives over fsdp run")
     for generation, lines in TABLE.items():
         for line, following in pairwise(lines):
             assert line != following

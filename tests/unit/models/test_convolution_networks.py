@@ -8,7 +8,8 @@ import pytest
 import tpusim as ts
 from tpusim.base import ModelError
 from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d, names
-from tpusim.models.detectors import SSD_BOXES
+from tpusim.models.detectors import SSD_BOXES, SSD_STEPS
+from tpusim.program import Compute, VectorWork, walk_ops
 
 POD = ts.Slice("v4", "2x2x1")
 SMALL_RESNET = ResNet(name="small", blocks=(1, 1, 1, 1), image=64)
@@ -23,6 +24,7 @@ SMALL: tuple[Architecture, ...] = (
     UNet3d(name="small", patch=16, filters=(8, 16, 32)),
     SSD(),
     MaskRCNN(image=(128, 192), rois=16, mask_rois=8),
+    MaskRCNN(name="matmuls", image=(128, 192), rois=16, mask_rois=8, roi_align="matmuls"),
     MetNet2(
         context=64,
         target=64,
@@ -63,6 +65,79 @@ def test_other_networks_have_as_many_parameters_as_published() -> None:
     assert diffusion.parameter_count == 865_910_724
     assert DiffusionUNet.published("stable-diffusion-v1").parameter_count == 859_520_964
     assert MaskRCNN().parameter_count == 44_401_393
+
+
+def test_ssd_has_as_many_parameters_as_published() -> None:
+    """20.058 million (OpenVINO's model zoo, ssd-resnet34-1200-onnx: the same layers on images of
+    1200 pixels), and by hand those of MLPerf's: three stages, five further levels, two heads each.
+    """
+    stages = 7 * 7 * 3 * 64 + 6 * 9 * 64**2 + 9 * (64 * 128 + 7 * 128**2) + 64 * 128
+    stages += 9 * (128 * 256 + 11 * 256**2) + 128 * 256
+    norms = 2 * (64 + 6 * 64 + 9 * 128 + 13 * 256)
+    levels, made = 0, [256]
+    for inside, out, _ in SSD_STEPS:
+        levels += made[-1] * inside + inside + 9 * inside * out + out
+        made.append(out)
+    heads = sum((9 * n + 1) * 85 * boxes for n, boxes in zip(made, SSD_BOXES, strict=True))
+    assert SSD().parameter_count == stages + norms + levels + heads
+    assert SSD().parameter_count == pytest.approx(20.058e6, rel=0.01)
+
+
+def test_regions_multiply_as_they_read() -> None:
+    """Rows and columns of the shares of all five levels, for 512 boxes and 128 masks."""
+    gathered, multiplied = (
+        MaskRCNN(roi_align=how).graph(batch=1).model_flops() for how in ("gather", "matmuls")
+    )
+    assert MaskRCNN(roi_align="matmuls").parameter_count == MaskRCNN().parameter_count
+    sides = [(208 >> level, 336 >> level) for level in range(5)]
+    cells = ((512, 7), (128, 14))
+    products = sum(
+        n * side * 256 * (height * width + side * width)
+        for n, side in cells
+        for height, width in sides
+    )
+    assert multiplied - gathered == 2 * products
+
+
+def test_gradients_of_gathered_positions_are_added_row_by_row() -> None:
+    """Two images a device: 16 boxes of 49 cells, 8 masks of 196; four samples of four corners."""
+    model = MaskRCNN(image=(128, 192), rois=16, mask_rois=8)
+    program = ts.simulate(model, ts.Plan(mesh={"data": 4}, global_batch=8), POD).program
+    works = {
+        op.name: op.work
+        for op, _ in walk_ops(program.body, program.segments)
+        if isinstance(op, Compute) and isinstance(op.work, VectorWork) and op.work.added
+    }
+    assert {name: work.added for name, work in works.items()} == {
+        "box/samples/d": 3 * 2 * 16 * 49 * 16,
+        "mask/samples/d": 3 * 2 * 8 * 196 * 16,
+    }
+
+
+def test_frozen_stages_have_neither_gradients_nor_moments() -> None:
+    whole, frozen = (
+        ts.simulate(
+            MaskRCNN(image=(128, 192), rois=16, mask_rois=8, frozen_stages=count),
+            ts.Plan(mesh={"data": 4}, global_batch=8, optimizer="momentum"),
+            POD,
+        )
+        for count in (0, 1)
+    )
+    stem = 7 * 7 * 3 * 64 + 64 * 64 + 3 * 9 * 64**2 + 3 * 64 * 256 + 2 * 256 * 64 + 64 * 256
+    assert _state(whole) - _state(frozen) == 4 * stem
+    assert frozen.flops.model < whole.flops.model
+
+
+def test_a_stride_in_the_first_convolution_leaves_less_for_it() -> None:
+    """A quarter of the positions for the first convolution of three blocks: ResNet v1."""
+    late, early = (
+        ResNet.published("resnet-50", stride_in_1x1=where).graph(batch=1).model_flops()
+        for where in (False, True)
+    )
+    less = sum(
+        2 * 3 * (side // 2) ** 2 * 2 * n * n for side, n in ((56, 128), (28, 256), (14, 512))
+    )
+    assert late - early == less
 
 
 def test_unet3d_has_the_parameters_of_its_filters() -> None:
@@ -133,6 +208,9 @@ def test_published_changes_and_unknown_names() -> None:
         (lambda: DiffusionUNet(latent=60), "cannot be halved 3 times; write a multiple of 8"),
         (lambda: SSD(image=200), "write at least 264"),
         (lambda: MaskRCNN(image=(800, 1333)), r"write multiples of 64, such as \(832, 1344\)"),
+        (lambda: MaskRCNN(roi_align="gathers"), "roi_align is 'gathers'; write one of gather"),
+        (lambda: ResNet(frozen_stages=5), "frozen_stages is 5, but the network has 4 stages"),
+        (lambda: ResNet(bottleneck=False, stride_in_1x1=True), "stride_in_1x1 is for bottlenecks"),
         (lambda: MetNet2(context=502), "write a multiple of 4"),
     ],
 )

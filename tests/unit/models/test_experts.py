@@ -1,6 +1,7 @@
 """Models of experts: their weights, their layers, and what cannot be."""
 
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 import pytest
@@ -183,3 +184,19 @@ def test_fields_of_another_type_are_refused(changes: dict[str, Any], sentence: s
     with pytest.raises(ModelError) as told:
         Transformer(layers=2, embed=64, mlp=128, heads=4, vocab=256, **changes)
     assert str(told.value) == sentence
+
+
+def test_sequences_of_a_group_share_their_slots() -> None:
+    """The mask of a group has a place for each of its tokens in each slot, so it grows with it."""
+    model = moe()
+    for sequences in (1, 4):
+        routing = ExpertRouting(capacity_factor=1.25, group=sequences)
+        graph = model.graph(batch=8, seq_len=16, choices=GraphChoices(routing=routing))
+        (made,) = (op for op, *_ in walk(graph.ops) if op.name == "layer/dispatch")
+        assert isinstance(made, Einsum)
+        tokens, mask = (prod(graph.sizes[d] for d in t.dims) for t in (made.lhs, made.rhs))
+        assert tokens == 8 * 16 * 64
+        assert mask == 8 * 16 * 8 * (5 * sequences)  # ceil(16 x 2 / 8 x 1.25) slots a sequence
+    uneven = GraphChoices(routing=ExpertRouting(capacity_factor=1.25, group=3))
+    with pytest.raises(ModelError, match="groups of 3 sequences, which do not divide a batch of 8"):
+        model.graph(batch=8, seq_len=16, choices=uneven)

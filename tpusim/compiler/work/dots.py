@@ -12,6 +12,7 @@ products on padding out.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
@@ -41,6 +42,8 @@ class DotShape:
         `PrecisionConfig`).
     ragged: True if each batch element has its own part of k, evenly, and the rest is skipped.
     gradient, window, strides, dilation: of a convolution, as `ConvolutionWork` has them.
+    image: positions of an image in two dimensions or more, to each of which a single tap is
+        applied; they are in `m`, or in `k` for the gradient of the weights. 1 for others.
     """
 
     batch: int
@@ -58,6 +61,7 @@ class DotShape:
     window: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     dilation: int = 1
+    image: int = 1
 
     @property
     def each(self) -> float:
@@ -80,7 +84,7 @@ class DotShape:
 
         Groups of a matmul narrower than the array are multiplied together, with zeros between them.
         """
-        if self.positions != 1 or self.taps != 1:
+        if self.positions != 1 or self.taps != 1 or self.image != 1:
             return self._convolution(read, written, epilogue)
         together = _groups_together(self.groups, max(self.n, 1))
         batch = self.batch * self.passes * (self.groups // together)
@@ -97,8 +101,8 @@ class DotShape:
         elif self.gradient == "input":
             deep, wide = wide, deep
         return ConvolutionWork(
-            rows * self.passes, self.positions, self.taps, deep, wide, self.dtype, read, written,
-            epilogue,
+            rows // self.image * self.passes, self.positions * self.image, self.taps, deep, wide,
+            self.dtype, read, written, epilogue,
             gradient=self.gradient, window=self.window, strides=self.strides, groups=self.groups,
             dilation=self.dilation, tiled=True,
         )  # fmt: skip
@@ -169,20 +173,45 @@ def _convolution(instruction: Instruction, left: Shape, right: Shape, out: Shape
         "n": right.dims[rhs.index("o")] // (groups * batches),
     }
     sliding: list[tuple[_HloWindow, int, int]] = []
+    plain: dict[str, list[int]] = {}
     for window, at in zip(_windows(text, len(lhs) - 2), map(str, range(len(lhs) - 2)), strict=True):
         size, outputs = left.dims[lhs.index(at)], out.dims[res.index(at)]
         kind = window.kind(size, outputs)
         if kind:
-            sizes[kind] *= window.pairs(size, outputs)
+            plain.setdefault(kind, []).append(window.pairs(size, outputs))
         elif outputs:
             sliding.append((window, size, outputs))
+    sizes |= {kind: sizes[kind] * prod(pairs) for kind, pairs in plain.items()}
     dot = DotShape(
         **sizes,
         groups=groups * batches,
         dtype=matmul_dtype(left.dtype, right.dtype),
         passes=_passes(text, left, right),
     )
+    if not sliding and sizes["batch"] == dot.groups == 1:
+        return replace(dot, **_single_tap(plain))
     return replace(dot, **_forward(sliding, sizes["batch"]))
+
+
+def _single_tap(plain: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Return the positions of an image that is multiplied by a single tap, and the gradient.
+
+    plain: sizes of the spatial dimensions of a dot, by the dimension of a matmul that they are.
+
+    A dot of two matrices has one spatial dimension of a kind at most, as the first of its rows and
+    the first that it sums over are the batch and the features.
+    """
+    for kind, gradient in (("m", ""), ("k", "weight")):
+        dims = [size for size in plain.get(kind, ()) if size > 1]
+        if len(dims) >= IMAGE_DIMENSIONS and plain.keys() <= {kind}:
+            ones = (1,) * len(dims)
+            return {"image": prod(dims), "gradient": gradient, "window": ones, "strides": ones}
+    return {}
+
+
+IMAGE_DIMENSIONS = 2
+"""Dimensions of positions that an image has at least. What has one is a sequence, whose convolution
+of a single tap is a matmul of tokens in every program."""
 
 
 def _forward(sliding: "list[tuple[_HloWindow, int, int]]", batch: int) -> dict[str, Any]:

@@ -60,21 +60,6 @@ def centre(x: Array, height: int, width: int) -> Array:
     return x[:, first[0] : first[0] + height, first[1] : first[1] + width]
 
 
-def positions_of_regions(*given: Array) -> Array:
-    """Return the features at places of all levels of a pyramid, which are counted through.
-
-    given: levels, [batch, height, width, channels], and places, [batch, ...].
-    """
-    *levels, places = given
-    parts = [level.reshape(len(level), -1, level.shape[-1]) for level in levels]
-    return jax.vmap(lambda x, at: x[at])(jnp.concatenate(parts, axis=1), places)
-
-
-def cells_of_regions(samples: Array, shares: Array) -> Array:
-    """Return the sum of samples, [..., corners, channels], by the shares of the corners."""
-    return jnp.einsum("...nc,...n->...c", samples, shares)
-
-
 def mean_square_error(x: Array, target: Array) -> Array:
     """Return the mean square error of each example."""
     error = x.astype(jnp.float32) - target.astype(jnp.float32)

@@ -115,7 +115,7 @@ class RingChoice(NamedTuple):
             return low.gather is Mode.RING
         if self.purpose is Purpose.GRADIENT:
             return low.reduce is Mode.RING
-        return low.activations == "always" or not self.tokens
+        return low.activations == "always" or (low.activations == "rule" and not self.tokens)
 
     def unwanted(self, low: Lowering) -> bool:
         """Return True if a lowering of its group makes no rings of such collectives."""

@@ -107,6 +107,7 @@ class ExpertRouting:
     """The routing of a plan, see `tpusim.plan.Experts`."""
 
     capacity_factor: float = 0.0
+    group: int = 1
     dispatch: str = ""
     exchange: str = "all-to-all"
 
@@ -120,9 +121,11 @@ class ExpertRouting:
         return (self.dispatch or ("one_hot" if self.capacity_factor else "sort")) == "one_hot"
 
     def slots(self, seq_len: int, experts: int, choices: int) -> int:
-        """Return the slots of one expert for one sequence: `ceil(seq k / experts x capacity)`.
+        """Return the slots of one expert for one group: `ceil(seq k / experts x capacity)`.
 
-        At least 1, and at most the tokens of the sequence. Without a capacity it is the mean,
+        seq_len: tokens of the group, which is a sequence or several.
+
+        At least 1, and at most the tokens of the group. Without a capacity it is the mean,
         rounded up.
         """
         capacity = Fraction(str(self.capacity_factor)) if self.capacity_factor else 1
@@ -151,7 +154,12 @@ def experts(
     x: [batch, sequence, embed].
     bias: each matrix of an expert has one.
     router_bias: so has the router.
+
+    Raise ModelError for groups that do not divide the batch.
     """
+    tokens = x
+    if routing.group > 1:
+        x = _grouped(w, x, routing.group)
     length, count, choices = (w.extent(dim) for dim in (x.dims[1], "expert", "choice"))
     w.size(slot=routing.slots(length, count, choices))
     there, back = _router(w, x, routing, choices, bias=router_bias)
@@ -161,7 +169,25 @@ def experts(
     filled = mlp(
         w, slots, activation=activation, gated=gated, bias=bias, prefix="expert_", experts=own
     )
-    return _combine(w, filled, back, x.dims, routing)
+    made = _combine(w, filled, back, x.dims, routing)
+    return made if x is tokens else w.reshape("experts_out", made, tokens.dims)
+
+
+def _grouped(w: GraphWriter, x: Tensor, sequences: int) -> Tensor:
+    """Write the tokens of so many sequences each under one dimension; return [group, token, embed].
+
+    The groups are sharded as the batch is, and their tokens as those of a sequence are.
+    """
+    batch, seq, embed = x.dims
+    examples = w.extent(batch)
+    if examples % sequences:
+        raise ModelError(
+            f"{w.name}: experts have slots for groups of {sequences} sequences, which do not "
+            f"divide a batch of {examples}; write a group that does, such as 1"
+        )
+    groups, members = f"{seq}.batch", f"groups.{seq}"
+    w.sizes[groups], w.sizes[members] = examples // sequences, sequences * w.extent(seq)
+    return w.reshape("grouped", x, (groups, members, embed))
 
 
 def share_of_slots(slots: int, seq_len: int, experts: int, choices: int) -> Fraction:
