@@ -174,7 +174,8 @@ SYSTEMS: Mapping[str, System] = {
     "MetNet-2": System(
         {
             "architecture": "metnet-2", "context": 64, "target": 64, "slices": 2, "stacks": 1,
-            "dilations": (1, 2, 4), "up_channels": 256,
+            "dilations": (1, 2, 4), "in_channels": 64, "up_channels": 256, "up_blocks": 2,
+            "head": 1024,
         },
         (
             ("v3:2x2", {"data": 2, "rows": 2, "columns": 2}, 16, _AREA, {}),
