@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from tpusim.graph import whole_dim
 from tpusim.hardware import Slice
 from tpusim.models import ARCHITECTURES, Architecture
+from tpusim.models.contrastive_captioner import CaptionDecoder
 from tpusim.models.pieces import MoE
 from tpusim.models.self_attention import SelfAttention
 from tpusim.models.two_towers import TextTower
@@ -118,6 +119,13 @@ def _towers(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _captioner(rng: random.Random) -> dict[str, Any]:
+    image = _vision(rng)
+    text = CaptionDecoder(layers=2, cross_layers=rng.choice([1, 2]), embed=image["embed"], mlp=96,
+                          heads=image["heads"], vocab=100, length=rng.choice([16, 64]))  # fmt: skip
+    return {"image": VisionTransformer(**image), "text": text, "queries": rng.choice([4, 16])}
+
+
 def _conformer(rng: random.Random) -> dict[str, Any]:
     return dict(
         _heads(rng), layers=rng.choice([1, 3]), frames=128, mel=16, codes=100,
@@ -167,10 +175,19 @@ def _joint(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _video(rng: random.Random) -> dict[str, Any]:
+    return dict(
+        _heads(rng), layers=rng.choice([1, 3]), mlp=96, frames=rng.choice([1, 4]), height=8,
+        width=16, text=rng.choice([16, 64]), text_embed=48, attention=rng.choice(["dot", "flash"]),
+    )  # fmt: skip
+
+
 def _metnet(rng: random.Random) -> dict[str, Any]:
     return {
         "context": 64, "target": rng.choice([64, 128]), "hidden": 24, "dilations": (1, 2, 4),
         "stacks": rng.choice([1, 2]), "up_channels": 32, "categories": 16, "in_channels": 8,
+        "slices": 3, "lstm": 16, "up_blocks": rng.choice([1, 2]), "head": 48, "leads": 12,
+        "lead_features": 32,
     }  # fmt: skip
 
 
@@ -179,7 +196,8 @@ MODEL_KEYS: Mapping[str, Keys] = {
     "evolved-transformer": _evolved, "gnmt": _gnmt, "vision-transformer": _vision,
     "mlp-mixer": _mixer, "two-towers": _towers, "conformer": _conformer, "resnet": _resnet,
     "ssd": _ssd, "mask-rcnn": _mask_rcnn, "unet3d": _unet3d, "diffusion-unet": _diffusion,
-    "joint-transformer": _joint, "metnet-2": _metnet,
+    "joint-transformer": _joint, "metnet-2": _metnet, "contrastive-captioner": _captioner,
+    "video-transformer": _video,
 }  # fmt: skip
 """Random fields of a model of each architecture, small enough for many plans."""
 

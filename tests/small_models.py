@@ -26,6 +26,12 @@ SMALL_MODELS: tuple[Architecture, ...] = (
         text=models.TextTower(layers=2, vocab=1024, **_WIDTHS),
         shared=128,
     ),
+    models.ContrastiveCaptioner(
+        name="captioner",
+        image=models.VisionTransformer(layers=2, **_IMAGES),
+        text=models.CaptionDecoder(layers=2, cross_layers=2, vocab=1024, length=32, **_WIDTHS),
+        queries=16,
+    ),
     models.Conformer(name="conformer", layers=2, embed=256, heads=4, frames=160, codes=256),
     models.ResNet(name="resnet", blocks=(1, 1, 1, 1), image=64, classes=128),
     models.SSD(name="ssd"),
@@ -38,8 +44,12 @@ SMALL_MODELS: tuple[Architecture, ...] = (
         name="joint", double_layers=2, single_layers=2, heads=4, head_dim=64, latent=32, text=64,
         text_embed=256, pooled=64,
     ),
+    models.VideoTransformer(
+        name="video", layers=2, frames=4, height=16, width=16, text=64, text_embed=256, **_WIDTHS
+    ),
     models.MetNet2(
         name="metnet", context=64, in_channels=16, slices=2, hidden=64, dilations=(1, 2), stacks=1,
-        target=64, up_channels=64, categories=64,
+        target=64, up_channels=64, categories=64, lstm=64, up_blocks=1, head=64, leads=16,
+        lead_features=64,
     ),
 )  # fmt: skip

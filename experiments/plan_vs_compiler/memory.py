@@ -196,7 +196,8 @@ def _convolutions(rng: random.Random, place: int) -> Drawn:
         ({"name": "stable-diffusion-v2-base", "channels": (320, 640), "blocks": 1,
           "attention_levels": 1}, 8),
         ({"architecture": "metnet-2", "context": 64, "target": 64, "slices": 2, "stacks": 1,
-          "dilations": (1, 2, 4), "up_channels": 256}, 4),
+          "dilations": (1, 2, 4), "in_channels": 64, "up_channels": 256, "up_blocks": 2,
+          "head": 1024}, 4),
     )  # fmt: skip
     model, each = models[place % 3]
     pod = rng.choice(ONE_SLICE[8])

@@ -174,7 +174,8 @@ SYSTEMS: Mapping[str, System] = {
     "MetNet-2": System(
         {
             "architecture": "metnet-2", "context": 64, "target": 64, "slices": 2, "stacks": 1,
-            "dilations": (1, 2, 4), "up_channels": 256,
+            "dilations": (1, 2, 4), "in_channels": 64, "up_channels": 256, "up_blocks": 2,
+            "head": 1024,
         },
         (
             ("v3:2x2", {"data": 2, "rows": 2, "columns": 2}, 16, _AREA, {}),
@@ -225,18 +226,28 @@ their own. Most have eight examples or more on a device, and a few have less."""
 
 def numbers() -> Iterator[int]:
     """Return the numbers of all twins, the first of each system before the second."""
+    return numbers_of(SYSTEMS)
+
+
+def draw(number: int) -> Twin:
+    """Return twin `number`."""
+    return drawn(SYSTEMS, number)
+
+
+def numbers_of(known: Mapping[str, System]) -> Iterator[int]:
+    """Return the numbers of all twins of a designed sample."""
     places = [
         (place, PER_SYSTEM * index + place)
-        for index, system in enumerate(SYSTEMS.values())
+        for index, system in enumerate(known.values())
         for place in range(len(system.twins))
     ]
     return iter([number for _, number in sorted(places)])
 
 
-def draw(number: int) -> Twin:
-    """Return twin `number`."""
+def drawn(known: Mapping[str, System], number: int) -> Twin:
+    """Return a twin of a designed sample."""
     index, place = divmod(number, PER_SYSTEM)
-    name, system = list(SYSTEMS.items())[index]
+    name, system = list(known.items())[index]
     pod, mesh, batch, plan, changes = system.twins[place]
     model = {**system.model, **changes}
     if "moe" in changes:

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import ModuleType
 
 import extended
+import few_examples
 import offloaded
 import pandas as pd
 import sample
@@ -14,6 +15,7 @@ SAMPLES: dict[str, ModuleType] = {
     "systems": systems,
     "extended": extended,
     "offloaded": offloaded,
+    "few_examples": few_examples,
 }
 """Modules that have the `numbers` of the twins of a sample, and `draw` the twin of a number."""
 

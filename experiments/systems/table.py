@@ -8,12 +8,16 @@ writes it between the marks `<!-- systems -->` and `<!-- /systems -->` of each p
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import tpusim as ts
 from tpusim.base.units import format_seconds
-from tpusim.validation import validate
+from tpusim.results import PlanResult
+from tpusim.runfile import SimulationRun
+from tpusim.validation import Validation, validate
+from tpusim.validation.open_span import StepSpan, open_span
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -44,32 +48,38 @@ SYSTEMS = (
     System("GNMT (LSTM)", "data", "systems/gnmt-v0-7-v4-16"),
     System("Parti 20B (text to image)", "data, two circular pipelines", "parti_20b"),
     System("BigSSL Conformer 8B", "2-D", "bigssl_8b"),
+    System("MLP-Mixer B/16", "data", "mixer_b16"),
     System("ViT-S/16", "data", "systems/bigvision-vit-s16-v3-8"),
-    System("ViT-22B", "FSDP, tensor", "vit_22b"),
+    System("FlexiViT-B", "data", "flexivit_b"),
+    System("ViT-22B", "2-D", "vit_22b"),
     System("SigLIP B/16 (two towers)", "image: FSDP; text: FSDP, tensor", "siglip_b16"),
+    System("CoCa 2.1B (captions and pairs)", "data", "coca"),
     System("ResNet-50", "data", "systems/mlperf07-resnet-v4-64"),
     System("SSD-ResNet34", "data", "systems/ssd-v1-0-v4-128"),
     System("Mask R-CNN", "data", "systems/maskrcnn-v1-0-v4-128"),
     System("3-D U-Net", "data, height in 2", "systems/mlperf10-unet3d-v4-64"),
     System("Stable Diffusion v2", "data", "systems/mlperf-v5-0-sd-v6e-256"),
     System("Flux-dev 12B", "FSDP", "systems/maxdiffusion-flux-v5p8"),
+    System("Wan 2.1 14B (video)", "FSDP", "wan_14b"),
     System("MetNet-2", "data, height and width in 4", "metnet2"),
 )
 
 
 def lines() -> Iterator[str]:
     """Yield the lines of the table."""
-    yield "| system | sharded | chips | measured | predicted | error | run file |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | --- |"
+    heads = ("system", "sharded", "chips", "measured", "predicted", "error", "span", "run file")
+    yield f"| {' | '.join(heads)} |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |"
     for system in SYSTEMS:
         folder = MEASURED if "/" in system.file else FOLDER
         path = folder / f"{system.file}.toml"
         run = ts.read_run(path)
-        result = ts.simulate(run.model, run.plan, run.pod)
-        measured, error = "not public", "-"
+        result = simulated(run)
+        measured, error, spanned = "not public", "-", ""
         if run.measured is not None:
             step = run.measured.step_s
             measured, error = format_seconds(step), f"{result.step_time_s / step - 1:+.0%}"
+            spanned = span_text(open_span(run.measured, result, run.plausible, simulated), step)
         cells = (
             system.name,
             system.sharded,
@@ -77,16 +87,51 @@ def lines() -> Iterator[str]:
             measured,
             format_seconds(result.step_time_s),
             error,
+            spanned,
             f"[{path.name}](LINK{path.relative_to(ROOT)})",
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def simulated(run: SimulationRun) -> PlanResult:
+    """Return the result of a run."""
+    return ts.simulate(run.model, run.plan, run.pod, input=run.input)
+
+
+def span_text(span: StepSpan | None, step_s: float) -> str:
+    """Return the span of a prediction, and whether the measured step is in it."""
+    if span is None:
+        return ""
+    where = "inside" if span.has(step_s) else "outside"
+    return f"{format_seconds(span.low_s)} to {format_seconds(span.high_s)}, {where}"
+
+
+def open_lines() -> Iterator[str]:
+    """Yield a line for each measured system whose source leaves something open."""
+    yield "| system | measured | span | what is open |"
+    yield "| --- | ---: | ---: | --- |"
+    for one in validated().outcomes:
+        if one.span is not None:
+            keys = ", ".join(f"`{key}`" for key in one.run.measured.open)
+            cells = (
+                one.run.id,
+                format_seconds(one.run.step_s),
+                span_text(one.span, one.run.step_s),
+            )
+            yield f"| {' | '.join((*cells, keys))} |"
+
+
+@cache
+def validated() -> Validation:
+    """Return all measured systems, simulated."""
+    return validate(MEASURED / "systems")
 
 
 def statistics() -> Iterator[str]:
     """Yield the lines of the statistics of all measured systems."""
     yield "| systems | failed | median error | mean | 90th percentile | signed mean |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: |"
-    found = validate(MEASURED / "systems").statistics
+    found = validated().statistics
     errors = (found[f"{kind}_abs_error"] for kind in ("median", "mean", "p90"))
     cells = (*(f"{error:.1%}" for error in errors), f"{found['mean_error']:+.1%}")
     yield f"| {found['runs']} | {found['failed']} | {' | '.join(cells)} |"
@@ -104,7 +149,11 @@ def page_with(text: str, tables: Mapping[str, str], page: Path) -> str:
 
 def main() -> None:
     """Write the tables into the pages that are named."""
-    tables = {"systems": "\n".join(lines()), "statistics": "\n".join(statistics())}
+    tables = {
+        "systems": "\n".join(lines()),
+        "statistics": "\n".join(statistics()),
+        "open": "\n".join(open_lines()),
+    }
     for name in sys.argv[1:]:
         page = Path(name)
         text = page_with(page.read_text("utf-8"), tables, page)

@@ -144,6 +144,7 @@ HELD_OUT: tuple[Sampled, ...] = (
         "gnmt", "LSTM (GNMT)", "v4:2x2x1", {"data": 4},
         {"global_batch": 512, "seq_len": 30, "remat": "none"},
         architecture="gnmt", layers=2, decoder_layers=2, weights_after=False,
+        shared_embedding=False,
     ),
     _other(
         "t5", "encoder-decoder", "v6e:2x2", {"fsdp": 4}, {"global_batch": 64, "seq_len": 512},

@@ -14,7 +14,8 @@ from extent import seeds
 from many_architectures import AnyCase, any_plan
 
 from tpusim.base import TpusimError
-from tpusim.hardware import DCN_PREFIX
+from tpusim.hardware import DCN_PREFIX, Slice
+from tpusim.models import EncoderDecoder, MoE, SelfAttention
 from tpusim.plan import DEFAULT_RULES, STAGE_AXES, STYLE_RULES, Plan, axes_of
 from tpusim.results import breakdown_ps
 from tpusim.simulation import simulate
@@ -80,7 +81,16 @@ def test_the_order_of_the_axes_of_a_mesh_changes_no_number(block: int) -> None:
 
 def test_all_reduces_over_one_group_are_merged_in_any_order_of_its_axes() -> None:
     """Those of norms and of matrices, of an encoder-decoder with experts; they were two."""
-    model, plan, pod = any_plan(354)
-    assert tuple(plan.mesh) == ("tensor", "expert")
+    model = EncoderDecoder(
+        layers=2, embed=16, mlp=128, heads=1, vocab=100, gated=True, tied_embeddings=False,
+        attention=SelfAttention(kernel="flash", rotary=False),
+        moe=MoE(experts=4, experts_per_token=2, expert_every=2),
+    )  # fmt: skip
+    plan = Plan(
+        mesh={"tensor": 4, "expert": 4}, rules={"target_seq": "expert", "act_seq": "tensor"},
+        global_batch=32, seq_len=1024, capacity_factor=1.25, moment_dtype="bf16", vocab_blocks=4,
+        scan_layers=False,
+    )  # fmt: skip
+    pod = Slice("7x", "2x2x2")
     turned = plan.replace(mesh=dict(reversed(plan.mesh.items())))
     assert numbers((model, plan, pod)) == numbers((model, turned, pod))

@@ -20,6 +20,8 @@ TWINS, OF_A_GENERATION = 12, 3
 SYSTEMS, SYSTEMS_OF_A_GENERATION = 6, 2
 
 TABLE, SYSTEM_TABLE = twins(), twins("systems")
+FEW_EXAMPLES = (0, 6, 102, 105, 204, 301)
+"""Twins with fewer than eight examples a device: six generations, and each of the systems."""
 
 
 def sample() -> list[int]:
@@ -81,6 +83,11 @@ def test_the_systems_are_of_many_kinds() -> None:
 @pytest.mark.parametrize("number", systems())
 def test_the_program_of_a_system_is_as_the_table_has_it(number: int) -> None:
     check(number, "systems")
+
+
+@pytest.mark.parametrize("number", FEW_EXAMPLES)
+def test_a_program_of_few_examples_is_as_the_table_has_it(number: int) -> None:
+    check(number, "few_examples")
 
 
 def check(number: int, name: str) -> None:

@@ -26,6 +26,9 @@ from tpusim.lowering.operand_dtypes import (
 from tpusim.lowering.passes.quantise import insert_quantisations
 from tpusim.lowering.softmax_passes import is_softmax, least_work
 from tpusim.partition import (
+    IMAGE_DIMS,
+    PARTS,
+    Arrangement,
     Buffer,
     CollectiveNode,
     ComputeNode,
@@ -37,7 +40,16 @@ from tpusim.partition import (
     body_nodes,
 )
 from tpusim.plan import Plan
-from tpusim.program import AttentionWork, Number, VectorWork, Work, largest, seen_keys
+from tpusim.program import (
+    AttentionWork,
+    ConvolutionWork,
+    MatmulWork,
+    Number,
+    VectorWork,
+    Work,
+    largest,
+    seen_keys,
+)
 
 
 class WorkSeconds:
@@ -56,6 +68,8 @@ class WorkSeconds:
         self.buffers = reduced_in(plan.dtypes, partitioned.buffers)
         self.weights = frozenset(weight.name for weight in partitioned.weights)
         self.room = on_chip_room(chip, plan.compiler)
+        rules = chip.compiler_rules
+        self.few = max(rules.cut_examples, rules.image_rows - 1)
         self.recurrent = self.device.vmem_bytes + self.device.cmem_bytes
 
     def work(self, node: ComputeNode, looped: bool, recurrent: bool) -> Work:
@@ -65,18 +79,45 @@ class WorkSeconds:
         """
         rows = {key for key in node.reads if key in self.buffers and self.buffers[key].local.edge}
         node = replace(node, reads=tuple(key for key in node.reads if key not in rows))
-        work = work_of(node, self.sizes, self.buffers)
+        sizes, work = self.sizes, self._of_parts(node) if not looped else None
+        if work is None:
+            work = work_of(node, sizes, self.buffers)
+        else:
+            sizes = sizes.arranged(Arrangement(rows=0))
         if is_softmax(node) and isinstance(work, VectorWork):
             work = least_work(node, work, self.sizes)
         room = self.recurrent if recurrent else 0.0 if looped else self.room
         if room:
             keys = [key for key in {*node.reads, *node.writes} if key in self.buffers]
             kept = {
-                key: np.asarray(buffer_bytes(self.buffers[key], self.sizes) <= room, np.float64)
+                key: np.asarray(buffer_bytes(self.buffers[key], sizes) <= room, np.float64)
                 for key in keys
             }
             work = without_on_chip(work, node, kept, self.sizes, self.buffers)
         return _on_slowest(work, self.plan.context.balanced)
+
+    def _of_parts(self, node: ComputeNode) -> Work | None:
+        """Return the least work on images of few examples; None if no plan has so few.
+
+        Images may be in another order, without padding, cut, and written by other operations: the
+        epilogue is apart, and what the operation would compute as it reads is on the chip.
+        """
+        split, op = dict(node.split), node.op
+        batches = {t.dims[0] for t in (*op.inputs, *op.outputs) if len(t.dims) >= IMAGE_DIMS}
+        examples = [self.sizes.extent(dim, split.get(dim, ())) for dim in batches]
+        if self.plan.compiler.lowering == "ideal":
+            return None
+        if not any(bool(np.any(each <= self.few)) for each in examples):
+            return None
+        alone = replace(
+            node, epilogue=(), generated=(), writes=() if node.epilogue else node.writes
+        )
+        work = work_of(alone, self.sizes.arranged(Arrangement(rows=0)), self.buffers)
+        if isinstance(work, ConvolutionWork):
+            work = replace(work, batch=PARTS * work.batch, positions=work.positions / PARTS)
+        if node.generated and isinstance(work, ConvolutionWork | MatmulWork):
+            work = replace(work, read_bytes=0.0)
+        return work
 
     def seconds(self, work: Work) -> Number:
         """Return the seconds of the work once, of attention in the kernel of each plan."""

@@ -30,6 +30,8 @@ class CompilerRules:
         so, and else along the torus (`small hosts`); or as one ring on small slices (`small
         rings`).
     on_chip_room: bytes of CMEM or VMEM in which a program keeps buffers between operations.
+    cut_examples: examples of a device up to which images are cut into the batch of convolutions.
+    image_rows: examples that an image takes in memory at least, as a tile has so many rows.
     compile_time: time of a compilation, over that of the same program for v4.
     libtpu_name: libtpu's name of the generation; empty for the chip's own.
     libtpu_config: libtpu's name of the chip's configuration, where it asks for one.
@@ -43,6 +45,8 @@ class CompilerRules:
 
     mesh_order: MeshOrder = field(default="torus", metadata=_NAMED)
     on_chip_room: float = field(default=0.0, metadata=BYTES | OR_ZERO)
+    cut_examples: int = field(default=0, metadata=COUNTED | OR_ZERO)
+    image_rows: int = field(default=1, metadata=COUNTED)
     compile_time: float = field(default=1.0, metadata={"unit": FACTOR})
     libtpu_name: str = field(default="", metadata=_NAMED)
     libtpu_config: str = field(default="", metadata=_NAMED)

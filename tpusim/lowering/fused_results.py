@@ -127,7 +127,7 @@ def _computes(reader: Entry, key: str, group: ComputeNode) -> bool:
     normed, one = _group(group), _group(reader)
     if normed is None or not normed.after_sums or group.phase is not Phase.FORWARD:
         return False
-    if isinstance(reader, ComputeNode) and reader.epilogue:
+    if isinstance(reader, ComputeNode) and reader.parts:
         return key not in reader.parts[0].reads
     return one is not None and one.element_wise
 

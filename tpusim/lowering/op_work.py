@@ -25,6 +25,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
     """Return the local work of an operation, with its fused groups."""
     op = compute.op
     split = _split_of_all(compute)
+    sizes = sizes.arranged(compute.arrangement)
     read, written = _bytes(compute, split, sizes, buffers)
     epilogue = _fused_flops(compute, split, sizes)
     match op:
@@ -89,7 +90,8 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
     whole = graph.executed_flops(op, sizes.dims)
     if not whole:
         return Flops()
-    padded_sizes = {dim: sizes.padded((dim,), split) for dim in _dims(op)}
+    arranged = sizes.arranged(compute.arrangement)
+    padded_sizes = {dim: arranged.padded((dim,), split) for dim in _dims(op)}
     padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
     copies = sizes.group(idle_axes(compute, sizes))
     model = graph.model_flops(op, sizes.dims)
@@ -188,9 +190,10 @@ def _convolution(
         if op.given:
             m, k, n = (in_channels, m, out_channels) if op.makes_kernel else (m, out_channels, k)
         return program.MatmulWork(1, m, k, n, sizes.compute_dtype, read, written, epilogue)
+    parts = sizes.parts(op.positions)
     return program.ConvolutionWork(
-        batch,
-        positions,
+        parts * batch,
+        positions / parts,
         taps,
         in_channels,
         out_channels,
@@ -366,6 +369,8 @@ def _bytes(
     read = sum(operand_bytes(tensor, split, sizes) for tensor in operands)
     rows = (buffers[key] for key in compute.reads if key in buffers and buffers[key].local.edge)
     read += sum(sizes.nbytes(buffer.local, buffer.dtype) for buffer in rows)
+    images = (buffers[key] for key in compute.reads if key in buffers and compute.arrangement)
+    read += sum(_stored_bytes(each, sizes) * (1 - 1 / each.local.count) for each in images)
     written = sum(_stored_bytes(buffers[key], sizes) for key in compute.writes)
     return read, written
 
@@ -378,6 +383,7 @@ def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
 
 def _stored_bytes(buffer: Buffer, sizes: Sizes) -> Number:
     local = buffer.local
+    sizes = sizes.arranged(local.arrangement)
     return sizes.nbytes(local, buffer.dtype) * sizes.lanes(local.dims, local.split())
 
 

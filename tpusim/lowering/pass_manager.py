@@ -19,11 +19,13 @@ from tpusim.lowering.decisions import Body, BodyEvent, LoweringDecisions
 from tpusim.lowering.lowering_pass import LoweringPass, described
 from tpusim.lowering.observed.beside_sums import matmul_beside_sums
 from tpusim.lowering.observed.carried_gathers import carry_gathers
+from tpusim.lowering.observed.cut_images import cut_images
 from tpusim.lowering.observed.exchange_copies import (
     copy_exchanges,
     copy_head_exchanges,
     copy_row_exchanges,
 )
+from tpusim.lowering.observed.filled_rows import fill_rows
 from tpusim.lowering.observed.gradient_of_one import share_gradient
 from tpusim.lowering.observed.late_norm_gradient import late_norm_gradient
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
@@ -158,6 +160,8 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     described("exchange-copies", copy_exchanges, _compiled),
     described("head-copies", copy_head_exchanges, _compiled),
     described("row-copies", copy_row_exchanges, _compiled),
+    described("cut-images", cut_images, lambda body: not body.looped and _compiled(body)),
+    described("fill-rows", fill_rows, lambda body: not body.looped and _compiled(body)),
     described(
         "insert-quantisations",
         lambda entries, body: insert_quantisations(entries, body.buffers, body.numerics.noise),

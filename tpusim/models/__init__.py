@@ -4,6 +4,8 @@ from tpusim.models.architecture import Architecture as Architecture
 from tpusim.models.architecture import GraphChoices as GraphChoices
 from tpusim.models.bert import Bert as Bert
 from tpusim.models.conformer import Conformer as Conformer
+from tpusim.models.contrastive_captioner import CaptionDecoder as CaptionDecoder
+from tpusim.models.contrastive_captioner import ContrastiveCaptioner as ContrastiveCaptioner
 from tpusim.models.detectors import SSD as SSD
 from tpusim.models.detectors import MaskRCNN as MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet as DiffusionUNet
@@ -29,6 +31,7 @@ from tpusim.models.transformer import Transformer as Transformer
 from tpusim.models.two_towers import TextTower as TextTower
 from tpusim.models.two_towers import TwoTowers as TwoTowers
 from tpusim.models.unet3d import UNet3d as UNet3d
+from tpusim.models.video_transformer import VideoTransformer as VideoTransformer
 from tpusim.models.vision_transformer import VisionTransformer as VisionTransformer
 from tpusim.models.zoo import ARCHITECTURE_NAMES as ARCHITECTURE_NAMES
 from tpusim.models.zoo import ARCHITECTURES as ARCHITECTURES

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tpusim.base.errors import ModelError, blame
-from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
+from tpusim.graph import COMPUTE, GraphWriter, Tensor
 from tpusim.models import pieces
 from tpusim.models.architecture import Architecture, GraphChoices
 from tpusim.models.checks import check_heads, check_types, check_values
 from tpusim.models.pieces import AttentionForm, EncoderForm
 from tpusim.models.vision_transformer import VisionTransformer
-
-SIGMOID_FLOPS, NORMALISE_FLOPS = 20.0, 4.0
-"""Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
 
 _TEXT_CHOICES = {"pool": ("last", "first", "mean", "probe"), "softmax_dtype": (COMPUTE, "f32")}
 _CHOICES = {"loss": ("softmax", "sigmoid"), "frozen": ("", "image", "text")}
@@ -123,16 +120,13 @@ class TwoTowers(Architecture):
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write both towers, and return the loss of each pair."""
-        w.size(shared=self.shared, scalar=1)
+        w.size(shared=self.shared)
         batch = w.extent("batch")
         image, text = (w.part(tower, batch=batch) for tower in ("image", "text"))
         images = self._embeddings(image, self.image, self.image_projection)
         texts = self._embeddings(text, self.text, self.text_projection)
-        dims = ("batch", w.twin("other_", "batch"))
-        logits = w.tensor("logits", dims, choices.logits_dtype)
-        one, other = (t.view((dim, "shared")) for t, dim in zip((images, texts), dims, strict=True))
-        w.einsum("logits", one, other, logits)
-        write = _sigmoid_loss if self.loss == "sigmoid" else _softmax_loss
+        logits = pieces.pair_logits(w, images, texts, dtype=choices.logits_dtype)
+        write = pieces.sigmoid_pairs if self.loss == "sigmoid" else pieces.softmax_pairs
         return write(w, logits)
 
     def _embeddings(
@@ -143,47 +137,6 @@ class TwoTowers(Architecture):
         if projected:
             x = w.dense("projection", x, "shared")
             x = pieces.biased(w, "projection", x) if self.projection_bias else x
-        of = function("unit_length")
-        dims = ("batch", "shared")
-        x = x.view(w.dims(dims))
-        made = w.pointwise(
-            "embedding_of", (x,), dims, NORMALISE_FLOPS, over=(x.dims[-1],), function=of
-        )
+        made = pieces.unit_length(w, "embedding_of", x.view(w.dims(("batch", "shared"))))
         w.output("embedding", made)
         return w.stop(made) if w.within == self.frozen else made
-
-
-def _softmax_loss(w: GraphWriter, logits: Tensor) -> Tensor:
-    """Write the mean of the cross entropies along rows and along columns."""
-    scaled = w.pointwise(
-        "scaled",
-        (logits, w.weight("temperature", "scalar")),
-        w.tensor("scaled", logits.dims, logits.dtype),
-        1.0,
-        function=function("scale_by_exp"),
-    )
-    rows, columns = (
-        w.pointwise(
-            name,
-            (scaled,),
-            w.tensor(name, (logits.dims[1 - axis],), "f32"),
-            pieces.SOFTMAX_FLOPS,
-            over=(logits.dims[axis],),
-            function=function("own_cross_entropy", axis=axis),
-        )
-        for name, axis in (("loss_of_images", 1), ("loss_of_texts", 0))
-    )
-    return w.add("loss", rows, columns.view(rows.dims))
-
-
-def _sigmoid_loss(w: GraphWriter, logits: Tensor) -> Tensor:
-    """Write the sum of the binary cross entropies of each image with all texts."""
-    learnt = (w.weight("temperature", "scalar"), w.weight("offset", "scalar"))
-    return w.pointwise(
-        "loss",
-        (logits, *learnt),
-        w.tensor("loss", logits.dims[:1], "f32"),
-        SIGMOID_FLOPS,
-        over=(logits.dims[1],),
-        function=function("own_sigmoid"),
-    )

@@ -92,6 +92,11 @@ class VisionTransformer(Architecture):
 
     def features(self, w: GraphWriter) -> Tensor:
         """Write all but the classifier, and return the features of each image, [batch, embed]."""
+        x = self._pooled(w, self.encoded(w))
+        return pieces.representation(w, x) if self.representation else x
+
+    def encoded(self, w: GraphWriter) -> Tensor:
+        """Write the layers, and return their result before its norm, [batch, patches, embed]."""
         heads, token = self.heads, self.pool == "token"
         w.size(embed=self.embed, heads=heads, head_dim=self.embed // heads, mlp=self.mlp)
         x = embedded_patches(w, self.patches, self.patch, token=token, bias=self.patch_bias)
@@ -99,10 +104,7 @@ class VisionTransformer(Architecture):
             x = pieces.learnt_positions(w, x)
         if self.pre_norm:
             x = pieces.layer_norm(w, "pre_norm", x)
-        x = self._pooled(w, pieces.encoder(w, x, self.layers, self._form()))
-        if self.representation:
-            x = pieces.representation(w, x)
-        return x
+        return pieces.encoder(w, x, self.layers, self._form())
 
     def _form(self) -> EncoderForm:
         attention = AttentionForm(

@@ -10,6 +10,7 @@ from tpusim.base.shown_value import cut
 from tpusim.models.architecture import Architecture
 from tpusim.models.bert import Bert
 from tpusim.models.conformer import Conformer
+from tpusim.models.contrastive_captioner import ContrastiveCaptioner
 from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
 from tpusim.models.encoder_decoder import EncoderDecoder
@@ -23,6 +24,7 @@ from tpusim.models.resnet import ResNet
 from tpusim.models.transformer import Transformer
 from tpusim.models.two_towers import TwoTowers
 from tpusim.models.unet3d import UNet3d
+from tpusim.models.video_transformer import VideoTransformer
 from tpusim.models.vision_transformer import VisionTransformer
 
 ARCHITECTURES: Mapping[str, type[Architecture]] = {
@@ -34,6 +36,7 @@ ARCHITECTURES: Mapping[str, type[Architecture]] = {
     "vision-transformer": VisionTransformer,
     "mlp-mixer": MlpMixer,
     "two-towers": TwoTowers,
+    "contrastive-captioner": ContrastiveCaptioner,
     "conformer": Conformer,
     "resnet": ResNet,
     "ssd": SSD,
@@ -41,6 +44,7 @@ ARCHITECTURES: Mapping[str, type[Architecture]] = {
     "unet3d": UNet3d,
     "diffusion-unet": DiffusionUNet,
     "joint-transformer": JointTransformer,
+    "video-transformer": VideoTransformer,
     "metnet-2": MetNet2,
 }
 """The architectures of a run file, by the name that it gives them."""

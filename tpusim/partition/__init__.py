@@ -14,6 +14,8 @@ from tpusim.partition.halo import Edge as Edge
 from tpusim.partition.halo import Halo as Halo
 from tpusim.partition.late_reductions import ACCUMULATORS as ACCUMULATORS
 from tpusim.partition.late_reductions import late_reductions as late_reductions
+from tpusim.partition.layout import PARTS as PARTS
+from tpusim.partition.layout import Arrangement as Arrangement
 from tpusim.partition.layout import Layout as Layout
 from tpusim.partition.layout import LocalShape as LocalShape
 from tpusim.partition.layout import across_slices as across_slices
@@ -43,6 +45,7 @@ from tpusim.partition.rules import rule_of as rule_of
 from tpusim.partition.rules import rule_prefixes as rule_prefixes
 from tpusim.partition.rules import weights_are_tiled as weights_are_tiled
 from tpusim.partition.sizes import DTYPE_BYTES as DTYPE_BYTES
+from tpusim.partition.sizes import IMAGE_DIMS as IMAGE_DIMS
 from tpusim.partition.sizes import Sizes as Sizes
 from tpusim.partition.update_layouts import WeightUpdates as WeightUpdates
 from tpusim.partition.update_layouts import update_layouts as update_layouts

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Einsum, Pointwise
+from tpusim.graph import Einsum, Op, Pointwise
 from tpusim.partition.partitioned_graph import ComputeNode, Node
 
 
@@ -149,14 +149,20 @@ def _can_fuse(host: ComputeNode, node: ComputeNode) -> bool:
     """Return True if an element-wise group can run in the operation that makes its last operand.
 
     A grouped matmul is a kernel of its own, which takes none. A group that uses statistics waits
-    for all of them.
+    for all of them. One that repeats what a matmul makes, a scale of each channel over all
+    positions, has more elements than the matmul computes.
     """
     op, group = host.op, node.op
     if not isinstance(group, Pointwise) or _waits_for_sums(host, node):
         return False
     if isinstance(op, Pointwise):
         return bool(op.over and group.linear) or (op.after_sums and group.element_wise)
-    return host.multiplies
+    return host.multiplies and not _repeats(op, group)
+
+
+def _repeats(op: Op, group: Pointwise) -> bool:
+    """Return True if an element-wise group has dimensions that a matmul's result has not."""
+    return len(group.main.dims) > len(op.outputs[0].dims)
 
 
 def _waits_for_sums(host: ComputeNode, node: ComputeNode) -> bool:

@@ -11,6 +11,25 @@ from tpusim.plan import Axes
 Layout: TypeAlias = tuple[Axes, ...]
 
 
+PARTS = 8
+"""Parts of an image that is cut into the batch: the sublanes of a memory tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How memory holds images of a few examples, where it is not as tensors are written.
+
+    cuts: (dimension, spare) of each that is cut into `PARTS` parts, which lie in the batch; each
+        part has so many positions without data beyond its share.
+    lanes: the dimension in the lanes; empty for channels or the batch, whichever takes less.
+    rows: of a tile, which examples fill at least; 0 for elements alone, without tiles.
+    """
+
+    cuts: tuple[tuple[str, int], ...] = ()
+    lanes: str = ""
+    rows: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class LocalShape:
     """The part of a tensor that one device holds: its dimensions, each with its axes.
@@ -18,6 +37,7 @@ class LocalShape:
     halos: it is extended by these.
     edge: it is the rows of this side of a halo only.
     count: tensors of this shape, side by side.
+    arrangement: of an image that is cut, or put together again.
     """
 
     dims: tuple[str, ...]
@@ -25,6 +45,7 @@ class LocalShape:
     halos: tuple[Halo, ...] = ()
     edge: Edge | None = None
     count: int = 1
+    arrangement: Arrangement | None = None
     _split: dict[str, Axes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def split(self) -> Mapping[str, Axes]:

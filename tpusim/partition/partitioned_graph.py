@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.graph import Convolution, Einsum, Matrix, Op, Pointwise, Scan, Tensor
-from tpusim.partition.layout import Layout, LocalShape
+from tpusim.partition.layout import Arrangement, Layout, LocalShape
 from tpusim.plan import Axes
 from tpusim.program import CollectiveKind
 
@@ -44,6 +44,7 @@ class ComputeNode:
     reads, writes: keys of buffers.
     parts: the operations that were fused, each as it would run on its own.
     generated: groups that a matmul computes as it reads, in place of an operand in memory.
+    arrangement: of the images that it works on, where they are cut.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ComputeNode:
     epilogue: tuple[Pointwise, ...] = ()
     parts: "tuple[ComputeNode, ...]" = ()
     generated: tuple[Pointwise, ...] = ()
+    arrangement: Arrangement | None = None
 
     @property
     def phase(self) -> Phase:

@@ -1,18 +1,22 @@
 """The section [measured] of a run file: what the run's source reports."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from math import inf
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import inf, prod
 from typing import Any, Literal, TypeAlias
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import shown
+from tpusim.base.toml_text import toml
 from tpusim.base.units import format_seconds
-from tpusim.base.value_checks import check_words, is_number
+from tpusim.base.value_checks import check_words, is_list, is_number
 from tpusim.results.summary import entry
 
 Confidence: TypeAlias = Literal["", "A", "B", "C"]
+
+MOST_COMBINATIONS = 32
+"""Of the values of `open`: each is a run to simulate."""
 
 
 @checked_call
@@ -29,6 +33,9 @@ class Measured:
     framework: what made the program, such as `maxtext`.
     family: runs with the same family share their errors.
     assumed: keys of the file whose value the source does not state.
+    open: for some of the assumed keys, the values that are plausible, the file's own among them;
+        the runs of all their combinations are the span of the prediction. Keys that go together are
+        one, `plan.seq_len, plan.global_batch`, whose values are lists.
     unmodelled: what the source states and no key says.
     hbm_gib: GiB of HBM that one device needed.
     mfu_pct, hfu_pct: percent, by the counting rule of the source.
@@ -36,7 +43,8 @@ class Measured:
     tokens_per_s, examples_per_s: over all devices.
     note: for the reader.
 
-    Raise PlanError for a number that is not above 0, and for another confidence than these.
+    Raise PlanError for a number that is not above 0, for another confidence than these, and for an
+    open key that is not assumed, has fewer than two values, or too many with the others.
     """
 
     step_s: float
@@ -47,6 +55,7 @@ class Measured:
     framework: str = ""
     family: str = ""
     assumed: Sequence[str] = ()
+    open: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     unmodelled: Sequence[str] = ()
     hbm_gib: float | None = None
     mfu_pct: float | None = None
@@ -57,14 +66,46 @@ class Measured:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            missing = field.default is None and value is None
-            if field.name in _NUMBERS and not missing and not _above_zero(value):
-                raise PlanError(f"measured.{field.name} is {shown(value)}; write a number above 0")
+        for own in fields(self):
+            value = getattr(self, own.name)
+            missing = own.default is None and value is None
+            if own.name in _NUMBERS and not missing and not _above_zero(value):
+                raise PlanError(f"measured.{own.name} is {shown(value)}; write a number above 0")
             if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
+                object.__setattr__(self, own.name, tuple(value))
         check_words("measured", self)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if not isinstance(self.open, Mapping):
+            raise PlanError(
+                f"measured.open is {shown(self.open)}; write a table of lists of values by key, "
+                'such as { "plan.seq_len" = [512, 1024] }'
+            )
+        for key, values in self.open.items():
+            for one in open_keys(key):
+                if one not in self.assumed:
+                    raise PlanError(
+                        f"measured.open has {shown(one)}, which measured.assumed does not name; "
+                        "add it there if the source leaves it open, or leave it out of both"
+                    )
+            if not is_list(values) or len(values) < 2:
+                raise PlanError(
+                    f"measured.open has {shown(values)} for {key}; write a list of two values or "
+                    "more, the file's own among them"
+                )
+            count = len(open_keys(key))
+            if count > 1 and any(not is_list(each) or len(each) != count for each in values):
+                raise PlanError(
+                    f"measured.open has {toml(values)} for {key}; write lists of {count} values, "
+                    "one for each of these keys"
+                )
+        count = prod(map(len, self.open.values()))
+        if count > MOST_COMBINATIONS:
+            raise PlanError(
+                f"measured.open has {count} combinations of values, each of which is a run to "
+                f"simulate; write fewer values, for {MOST_COMBINATIONS} combinations or less"
+            )
 
     def beside(self, predicted_s: float) -> Iterator[str]:
         """Yield the lines that a summary has of the measurement: the ratio, source and gaps.
@@ -83,10 +124,18 @@ class Measured:
         for head, listed in (("assumed", self.assumed), ("unmodelled", self.unmodelled)):
             if listed:
                 yield from entry(head, "; ".join(listed))
+        if self.open:
+            values = (f"{key} {' or '.join(map(toml, each))}" for key, each in self.open.items())
+            yield from entry("open", "; ".join(values))
+
+
+def open_keys(key: str) -> tuple[str, ...]:
+    """Return the keys that a key of `Measured.open` names."""
+    return tuple(one.strip() for one in key.split(","))
 
 
 def _above_zero(value: Any) -> bool:
     return bool(is_number(value) and 0 < value < inf)
 
 
-_NUMBERS = ("step_s", *(field.name for field in fields(Measured) if field.default is None))
+_NUMBERS = ("step_s", *(each.name for each in fields(Measured) if each.default is None))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -12,13 +13,14 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, blame, nearest
 from tpusim.base.shown_value import cut, shown
 from tpusim.base.text_files import path_of
+from tpusim.base.toml_text import toml
 from tpusim.base.value_checks import is_list
 from tpusim.hardware import Slice, read_calibration
 from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
-from tpusim.runfile.measured import Measured
+from tpusim.runfile.measured import Measured, open_keys
 from tpusim.runfile.schema import (
     measured_file,
     plan_file,
@@ -59,6 +61,7 @@ class SimulationRun:
     train: the training run of its section [train]; None without one.
     input: the input pipeline, if the file has one.
     measured: the measurement of its section [measured]; None without one.
+    plausible: the other runs that it may have been, by the values of `measured.open`.
     counts: the FLOPs of a step by the convention of the framework whose config it was; empty
         without one.
     sweep: the space of its section [sweep], for `ts.sweep`; None without one.
@@ -73,6 +76,7 @@ class SimulationRun:
     train: "TrainingRun | None" = None
     input: Input | None = None
     measured: Measured | None = None
+    plausible: "tuple[SimulationRun, ...]" = ()
     counts: str = ""
     sweep: "Space | None" = None
     search: "AskedSearch | None" = None
@@ -92,7 +96,7 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     with blame(where):
         run = run_of(override(written, overrides), where, Path(path).parent)
     changed = any(text.strip().partition(".")[0] in _OF_THE_STEP for text in overrides)
-    return replace(run, measured=None) if changed else run
+    return replace(run, measured=None, plausible=()) if changed else run
 
 
 def read_one_plan(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
@@ -145,7 +149,7 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
 
         search = SearchRequest(**tries).asked(model, plan, pod)
         pod = pod or search.space.slices[0]
-    return SimulationRun(
+    run = SimulationRun(
         where,
         model,
         plan,
@@ -157,6 +161,63 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
         sweep=sweep,
         search=search,
     )
+    return replace(run, plausible=_plausible(run, tables, folder))
+
+
+def _plausible(
+    run: SimulationRun, tables: Mapping[str, Any], folder: Path
+) -> tuple[SimulationRun, ...]:
+    """Return the runs of all combinations of the values of `measured.open` but the run itself.
+
+    Raise a TpusimError for a key that is none of a run, and for values without the run's own.
+    """
+    if run.measured is None or not run.measured.open:
+        return ()
+    rest = {name: table for name, table in tables.items() if name != "measured"}
+
+    def changed(settings: Sequence[str]) -> SimulationRun:
+        where = f"measured.open, {', '.join(settings)}"
+        with blame(where):
+            return run_of(override(rest, settings), where, folder)
+
+    written = {key: _settings(key, values) for key, values in run.measured.open.items()}
+    for key, choices in written.items():
+        if not any(_same(changed(settings), run) for settings in choices):
+            raise PlanError(
+                f"measured.open has {toml(list(run.measured.open[key]))} for {key}, and none of "
+                "them is the file's own value; write it among them"
+            )
+    found = (changed([*chain(*settings)]) for settings in product(*written.values()))
+    return tuple(each for each in found if not _same(each, run))
+
+
+def _settings(key: str, values: Sequence[Any]) -> list[list[str]]:
+    """Return the settings of each value of a key of `measured.open`, or of keys that go together.
+
+    Raise PlanError for a key that is none of what runs.
+    """
+    names = open_keys(key)
+    for name in names:
+        if name.partition(".")[0] not in _OF_THE_STEP:
+            raise PlanError(
+                f"measured.open has {shown(name)}, which is no key of what runs; write keys such "
+                "as plan.seq_len, of [slice], [model], [plan] or [input]"
+            )
+    rows = values if len(names) > 1 else [[value] for value in values]
+    return [[f"{n}={toml(v)}" for n, v in zip(names, row, strict=True)] for row in rows]
+
+
+def _same(one: SimulationRun, other: SimulationRun) -> bool:
+    """Return True if two runs are the same but for names."""
+    return all(
+        _nameless(getattr(one, key)) == _nameless(getattr(other, key))
+        for key in ("model", "plan", "pod", "input")
+    )
+
+
+def _nameless(part: Any) -> Any:
+    named: bool = isinstance(part, Architecture)
+    return replace(part, name="") if named else part
 
 
 def measured_of(tables: Mapping[str, Any]) -> Measured:

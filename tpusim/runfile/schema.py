@@ -30,6 +30,9 @@ SlowTable = NewType("SlowTable", dict[str, Any])
 Clock = NewType("Clock", str)
 """A clock with its unit."""
 
+OpenValues = NewType("OpenValues", Mapping[str, Sequence[Any]])
+"""Plausible values of keys of several sections."""
+
 Objective = NewType("Objective", Sequence[str])
 """The name of what a search makes small, or two names."""
 
@@ -87,6 +90,10 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
     str | Sequence[str]: (
         str | list[str],
         '"all", "all+twisted" or a list of shapes, such as ["4x8x8", "4x4x16"]',
+    ),
+    OpenValues: (
+        dict[str, list[Any]],
+        'a table of lists of values by key in quotes, such as { "plan.seq_len" = [512, 1024] }',
     ),
     SlowTable: (dict[str, list[dict[str, Any]]], SLOW_ADVICE),
     Objective: (
@@ -165,7 +172,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "model": {**_flat_hints("model"), "hf": str},
     "plan": _flat_hints("plan"),
     "input": {**_hints(Input), "prefetch": OrNone},
-    "measured": _hints(Measured),
+    "measured": {**_hints(Measured), "open": OpenValues},
     "sweep": {
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],

@@ -48,6 +48,7 @@ def validation_text(
         wrapped(RUNS_LEGEND),
         _statistics(statistics),
         _memory(outcomes),
+        _spans(outcomes),
         _pairs([pair for group in groups for pair in group.pairs], statistics["pairs"]),
         _orders(statistics["pairs"]),
         _wrong_orders(groups),
@@ -212,6 +213,23 @@ def _memory(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
         needed = format_bytes(one.hbm_peak_bytes or 0)
         table.append((name, *map(format_bytes, both), signed(one.hbm_error), needed))
     yield from fixed_table(table, (width, 12, 12, 8, 12))
+
+
+def _spans(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
+    """Yield the span of each prediction whose source leaves values open."""
+    rows = [(one, one.span) for one in outcomes if one.span is not None]
+    if not rows:
+        return
+    width = max(len(one.run.id) for one, _ in rows)
+    heads = ("span over what the source leaves open", "low", "high", "measured", "", "open")
+    table: list[tuple[str, ...]] = [heads]
+    for one, span in rows:
+        seconds = (span.low_s, span.high_s, one.run.step_s)
+        inside = "inside" if one.in_span else "outside"
+        keys = ", ".join(one.run.measured.open)
+        left = f"; without {span.left_out} that do not fit in HBM" if span.left_out else ""
+        table.append((one.run.id, *(f"{s:.3f} s" for s in seconds), inside, f"{keys}{left}"))
+    yield from fixed_table(table, (max(width, len(heads[0])), 11, 11, 11, 9))
 
 
 def _runs_by_note(noted: Iterable[tuple[str, Sequence[str]]]) -> dict[str, list[str]]:

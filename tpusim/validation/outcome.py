@@ -13,6 +13,7 @@ from tpusim.results import Fit, PlanResult, verdict_need
 from tpusim.runfile import SimulationRun
 from tpusim.simulation import simulate
 from tpusim.validation.measured_runs import MeasuredRun
+from tpusim.validation.open_span import StepSpan, open_span
 
 LONG_CONTEXT = 32768
 SMALL_MODEL = 1e9
@@ -30,6 +31,7 @@ OUTCOME_COLUMNS = (
         "in_range",
         "like_measured",
     ),
+    *("span_low_s", "span_high_s", "in_span"),
 )
 RunChange: TypeAlias = Callable[[SimulationRun], SimulationRun]
 """What makes another simulation of a run: another chip, another plan."""
@@ -52,6 +54,7 @@ class RunOutcome:
     features: of the prediction.
     guess_s: the time that the median MFU of the chip's other runs gives.
     shares: fractions of the predicted step by label of the breakdown; they sum to one.
+    span: of the predicted step over what the source leaves open; None where it says nothing open.
     """
 
     run: MeasuredRun
@@ -71,6 +74,7 @@ class RunOutcome:
     family: str = ""
     features: RunFeatures | None = None
     guess_s: float | None = None
+    span: StepSpan | None = None
 
     @property
     def ok(self) -> bool:
@@ -112,6 +116,21 @@ class RunOutcome:
         return self.low_s <= self.run.step_s <= self.high_s
 
     @property
+    def span_low_s(self) -> float | None:
+        """The shortest step over what the source leaves open."""
+        return None if self.span is None else self.span.low_s
+
+    @property
+    def span_high_s(self) -> float | None:
+        """The longest step over what the source leaves open."""
+        return None if self.span is None else self.span.high_s
+
+    @property
+    def in_span(self) -> bool | None:
+        """True if the measured time is in the span."""
+        return None if self.span is None else self.span.has(self.run.step_s)
+
+    @property
     def like_measured(self) -> bool | None:
         """False if no run of another family is like this one."""
         return None if self.error_range is None else self.error_range.measured
@@ -145,11 +164,16 @@ def simulate_run(
     """
     if run.given is None:
         return _failed(run, "error", run.reason)
-    try:
-        given = change(run.given) if change else run.given
+
+    def simulated(given: SimulationRun) -> PlanResult:
+        given = change(given) if change else given
         plan = given.plan.replace(without_passes=without_passes) if without_passes else given.plan
-        result = simulate(given.model, plan, given.pod, input=given.input)
-        return _simulated(run, result, family_of(run, given.model))
+        return simulate(given.model, plan, given.pod, input=given.input)
+
+    try:
+        result = simulated(run.given)
+        span = open_span(run.measured, result, run.given.plausible, simulated)
+        return _simulated(run, result, family_of(run, result.model), span)
     except TpusimError as error:
         return _failed(run, "error", str(error))
     except Exception as error:
@@ -164,7 +188,9 @@ def _failed(run: MeasuredRun, status: str, reason: str) -> RunOutcome:
     return RunOutcome(run=run, status=status, reason=" ".join(reason.split()), measured_mfu=mfu)
 
 
-def _simulated(run: MeasuredRun, result: PlanResult, family: str) -> RunOutcome:
+def _simulated(
+    run: MeasuredRun, result: PlanResult, family: str, span: StepSpan | None
+) -> RunOutcome:
     speed = result.step_time_s / run.step_s
     return RunOutcome(
         run=run,
@@ -183,6 +209,7 @@ def _simulated(run: MeasuredRun, result: PlanResult, family: str) -> RunOutcome:
         shares={name: s / result.step_time_s for name, s in result.breakdown_s.items()},
         family=family,
         features=result.features,
+        span=span,
     )
 
 

@@ -37,6 +37,13 @@ def range_statistics(outcomes: Sequence[RunOutcome]) -> dict[str, float | None]:
     }
 
 
+def summarise_spans(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+    """Return how many runs have a span, how many are measured inside it, and which are not."""
+    spans = [one for one in outcomes if one.span is not None]
+    outside = [one.run.id for one in spans if not one.in_span]
+    return {"runs": len(spans), "inside": len(spans) - len(outside), "outside": outside}
+
+
 def summarise_guess(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
     """Return the same statistics of the guess, without tau-b."""
     return _counted(len(outcomes), [o.guess_error for o in outcomes if o.guess_error is not None])

@@ -19,6 +19,7 @@ from tpusim.validation.statistics import (
     summarise,
     summarise_guess,
     summarise_pairs,
+    summarise_spans,
     tau_b_within_chips,
     with_guesses,
 )
@@ -62,6 +63,7 @@ class Validation:
             },
             "by_kind": {name: summarise(group) for name, group in by_kind(self.outcomes).items()},
             "baseline": self._baseline(),
+            "spans": summarise_spans(self.outcomes),
             "pairs": summarise_pairs(self.groups),
             "versions": {"tpusim": __version__},
         }

@@ -17,7 +17,7 @@ CSV_DECIMALS = 12
 
 ERROR_COLUMNS = (
     *("id", "measured_s", "predicted_s", "low_s", "high_s"),
-    *("error", "status", "reason"),
+    *("error", "status", "reason", "span_low_s", "span_high_s", "in_span"),
 )
 """The columns of `validation.csv`."""
 

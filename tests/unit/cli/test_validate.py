@@ -10,6 +10,7 @@ import pytest
 from commands import run
 
 import tpusim as ts
+from tpusim.validation import Validation
 
 HEADER = (
     "id,slice.chip,slice.topology,model.layers,model.embed,model.heads,model.mlp,model.vocab,"
@@ -71,7 +72,8 @@ def test_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(written[0]) == {"validation.csv", "validation.json", "runs.csv"}
     good, wrong = csv.DictReader(StringIO((folder / "validation.csv").read_text("utf-8")))
     columns = ["id", "measured_s", "predicted_s", "low_s", "high_s", "error", "status", "reason"]
-    assert list(good) == columns
+    assert list(good) == [*columns, "span_low_s", "span_high_s", "in_span"]
+    assert good["span_low_s"] == good["in_span"] == ""
     assert 0 < float(good["low_s"]) < float(good["high_s"])
     assert (wrong["low_s"], wrong["high_s"]) == ("", "")
     assert float(good["error"]) == pytest.approx(float(good["predicted_s"]) / 0.01 - 1)
@@ -95,6 +97,63 @@ def test_python_and_command_agree(tmp_path: Path, capsys: pytest.CaptureFixture[
     shares = [name for name in frame if name.startswith("share ")]
     assert frame.loc["good", shares].sum() == pytest.approx(1)
     assert found.statistics["failed"] == found.failed == 1
+
+
+OPEN = f"""{FILE}[measured.open]
+"plan.remat" = ["full", "minimal"]
+"""
+
+
+def opened(tmp_path: Path, text: str) -> Validation:
+    path = tmp_path / "run.toml"
+    path.write_text(text, "utf-8")
+    return ts.validate(path)
+
+
+def test_a_span_is_over_all_that_the_source_leaves_open(tmp_path: Path) -> None:
+    found = opened(tmp_path, OPEN)
+    (one,) = found.outcomes
+    steps = [
+        ts.validate(pd.DataFrame(rows)).outcomes[0].predicted_s
+        for rows in ([_row("full")], [_row("minimal")])
+    ]
+    assert (one.span_low_s, one.span_high_s) == (min(steps), max(steps))
+    assert one.predicted_s == steps[0]
+    assert one.in_span is False
+    assert found.statistics["spans"] == {"runs": 1, "inside": 0, "outside": ["run"]}
+    assert "span over what the source leaves open" in str(found)
+    assert "outside  plan.remat" in str(found)
+
+
+def _row(remat: str) -> dict[str, object]:
+    names, cells = HEADER.split(","), GOOD.split(",")
+    return {**dict(zip(names, cells, strict=True)), "plan.remat": remat}
+
+
+def test_a_rate_is_compared_for_as_much_work(tmp_path: Path) -> None:
+    """Seconds that are derived from examples per second grow with the batch that is assumed."""
+    text = FILE.replace('["plan.remat"]', '["plan.global_batch"]')
+    values = "[measured.open]\n'plan.global_batch' = [64, 128]\n"
+    (printed,) = opened(tmp_path, text + values).outcomes
+    rate = 'step_is = "derived from printed examples/s"\nexamples_per_s = 6400\n'
+    (derived,) = opened(tmp_path, text + rate + values).outcomes
+    assert printed.span_low_s == printed.predicted_s == derived.span_high_s
+    assert derived.span_low_s == pytest.approx(printed.span_high_s / 2)
+
+
+def test_what_does_not_fit_is_no_plausible_run(tmp_path: Path) -> None:
+    text = FILE.replace('["plan.remat"]', '["plan.global_batch"]')
+    text += "[measured.open]\n'plan.global_batch' = [64, 1048576]\n"
+    (one,) = opened(tmp_path, text).outcomes
+    assert one.span is not None
+    assert (one.span.left_out, one.span.high_s) == (1, one.predicted_s)
+
+
+def test_a_combination_that_cannot_run_is_named(tmp_path: Path) -> None:
+    text = FILE.replace('["plan.remat"]', '["plan.global_batch"]')
+    (one,) = opened(tmp_path, f"{text}[measured.open]\n'plan.global_batch' = [64, 63]\n").outcomes
+    assert one.status == "error"
+    assert one.reason.startswith("measured.open, plan.global_batch=63: ")
 
 
 def test_the_function_is_not_hidden_by_its_package() -> None:

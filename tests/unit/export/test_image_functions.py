@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tpusim.export.jax_library import encoders
 from tpusim.export.jax_library import images as library
 from tpusim.export.jax_library import regions as of_regions
 
@@ -31,11 +32,12 @@ def test_an_lstm_of_positions(first: bool) -> None:
     assert np.allclose(state, sigmoid(leave) * np.tanh(wanted), atol=1e-6)
 
 
-def test_channels_are_scaled_and_shifted_by_example() -> None:
-    x, scale, shift = drawn(2, 3, 4, 5), drawn(2, 5), drawn(2, 5) + 1
-    made = library.film(*map(jnp.asarray, (x, scale, shift)))
-    for example in range(2):
-        assert np.allclose(made[example], x[example] * scale[example] + shift[example], atol=1e-6)
+def test_norms_of_positions_are_shifted_and_scaled_by_example() -> None:
+    x, rows = drawn(2, 3, 4, 5), drawn(2, 10)
+    made = encoders.modulated_norm(jnp.asarray(x), jnp.asarray(rows))
+    normed = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+    for example, (shift, scale) in enumerate(rows.reshape(2, 2, 5)):
+        assert np.allclose(made[example], normed[example] * (1 + scale) + shift, atol=1e-4)
 
 
 def test_the_middle_of_images() -> None:

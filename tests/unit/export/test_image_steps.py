@@ -7,7 +7,21 @@ import pytest
 import tpusim as ts
 from tpusim.base import PlanError
 from tpusim.export import export_jax
-from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
+from tpusim.models import (
+    SSD,
+    Architecture,
+    CaptionDecoder,
+    ContrastiveCaptioner,
+    DiffusionUNet,
+    MaskRCNN,
+    MetNet2,
+    ResNet,
+    UNet3d,
+    VideoTransformer,
+    VisionTransformer,
+)
+
+WIDTHS: dict[str, Any] = {"embed": 64, "mlp": 96, "heads": 4}
 
 SMALL: tuple[Architecture, ...] = (
     ResNet(name="batch", blocks=(1, 1), strides=(1, 2), image=32, classes=10),
@@ -27,7 +41,38 @@ SMALL: tuple[Architecture, ...] = (
         frozen_stages=1,
         stride_in_1x1=True,
     ),
-    MetNet2(name="rain", context=32, target=64, hidden=16, slices=2, dilations=(1, 2), stacks=1),
+    ContrastiveCaptioner(
+        name="captioner",
+        image=VisionTransformer(layers=2, patch=8, image=32, **WIDTHS),
+        text=CaptionDecoder(layers=2, cross_layers=2, vocab=128, length=16, **WIDTHS),
+        queries=8,
+    ),
+    VideoTransformer(
+        name="video",
+        layers=2,
+        frames=2,
+        height=8,
+        width=8,
+        text=16,
+        text_embed=48,
+        attention="dot",
+        **WIDTHS,
+    ),
+    MetNet2(
+        name="rain",
+        context=32,
+        target=64,
+        hidden=16,
+        slices=2,
+        dilations=(1, 2),
+        stacks=1,
+        in_channels=16,
+        lstm=16,
+        up_blocks=1,
+        up_channels=64,
+        head=64,
+        lead_features=64,
+    ),
 )
 
 

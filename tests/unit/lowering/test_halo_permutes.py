@@ -9,17 +9,17 @@ from tpusim.hardware import Slice, placements
 from tpusim.network import MAX_HALO_DISTANCE, Algorithm, at_distance
 from tpusim.program import Collective, CollectiveKind, Compute, Mode, Program, walk_ops
 
-ROW = 4 * 64 * 16 * 2
-"""Bytes of a row of a device: 4 of 16 images, 64 wide, 16 channels in bf16."""
+ROW = 8 * 64 * 16 * 2
+"""Bytes of a row of a device: 8 of 32 images, which are not cut, 64 wide, 16 channels in bf16."""
 
 
 def program_of(net: ConvNet, space: int = 4, pod: str = "v5e:4x4") -> Program:
-    plan = conv_plan({"data": 4, "space": space}, 16, height="space")
+    plan = conv_plan({"data": 4, "space": space}, 32, height="space")
     return conv_program(net, plan, pod)
 
 
 def net_of(rows: int = 64) -> ConvNet:
-    return ConvNet(16, 16, (rows, 64))
+    return ConvNet(32, 16, (rows, 64))
 
 
 def permutes(program: Program) -> list[Collective]:

@@ -102,7 +102,7 @@ def test_what_waits_for_a_loop_takes_hbm() -> None:
 
 
 def net() -> ConvNet:
-    made = ConvNet(16, 128, (16, 16))
+    made = ConvNet(64, 128, (16, 16))
     for _ in range(4):
         made.conv(128)
     return made
@@ -110,7 +110,7 @@ def net() -> ConvNet:
 
 def hbm_bytes(pod: str, **compiler: str) -> list[tuple[float, float]]:
     """What each convolution reads from HBM and writes to it, in their order."""
-    plan = conv_plan({"data": 8}, 16).replace(**compiler)
+    plan = conv_plan({"data": 8}, 64).replace(**compiler)
     works = [
         op.work
         for op, _ in walk_ops(conv_program(net(), plan, pod).body)
@@ -122,8 +122,8 @@ def hbm_bytes(pod: str, **compiler: str) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("pod", ["v4:2x2x2", "v5e:2x4", "v6e:2x4"])
 def test_only_kernels_and_the_first_image_are_read_from_hbm(pod: str) -> None:
-    """A device has 2 images of 16 x 16 x 128 in bf16 and kernels of 3 x 3 x 128 x 128."""
-    image, kernel = 2 * 16 * 16 * 128 * 2, 9 * 128 * 128 * 2
+    """A device has 8 images of 16 x 16 x 128 in bf16 and kernels of 3 x 3 x 128 x 128."""
+    image, kernel = 8 * 16 * 16 * 128 * 2, 9 * 128 * 128 * 2
     for place, (read, written) in enumerate(hbm_bytes(pod)[:3]):
         assert read == pytest.approx(kernel + (image if place == 0 else 0))
         assert written == pytest.approx(0)
@@ -131,7 +131,7 @@ def test_only_kernels_and_the_first_image_are_read_from_hbm(pod: str) -> None:
 
 @pytest.mark.parametrize("pod", ["v3:2x2", "v5p:2x2x2"])
 def test_other_generations_keep_activations_in_hbm(pod: str) -> None:
-    image, kernel = 2 * 16 * 16 * 128 * 2, 9 * 128 * 128 * 2
+    image, kernel = 8 * 16 * 16 * 128 * 2, 9 * 128 * 128 * 2
     for read, written in hbm_bytes(pod)[:3]:
         assert read == pytest.approx(kernel + image)
         assert written >= image

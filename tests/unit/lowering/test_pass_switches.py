@@ -7,7 +7,7 @@ from plans import plan_of, small
 
 from tpusim.hardware import Slice
 from tpusim.lowering import all_passes
-from tpusim.models import Architecture, EvolvedTransformer
+from tpusim.models import Architecture, EvolvedTransformer, UNet3d
 from tpusim.plan import Plan
 from tpusim.results import PlanResult
 from tpusim.simulation import simulate
@@ -16,8 +16,9 @@ from tpusim.simulation.explain_passes import PassRow, explain_passes
 Case: TypeAlias = tuple[Architecture, Plan, Slice]
 
 V5E, V6E, V7X = Slice("v5e", "4x4"), Slice("v6e", "4x4"), Slice("7x", "2x2x2")
-V5P = Slice("v5p", "2x2x4")
+V3, V5P = Slice("v3", "2x2"), Slice("v5p", "2x2x4")
 FSDP = {"fsdp": 16}
+VOLUMES = UNet3d(patch=32, filters=(16, 32))
 BY_TENSOR = {"fsdp": 4, "tensor": 4}
 
 
@@ -84,6 +85,8 @@ CASES: dict[str, Case] = {
         V6E,
     ),
     "row-copies": (small(vocab=262144), plan_of(FSDP), V6E),
+    "cut-images": (VOLUMES, plan_of({"data": 16}, global_batch=16, seq_len=1), V6E),
+    "fill-rows": (VOLUMES, plan_of({"data": 8}, global_batch=16, seq_len=1), V3),
 }
 
 

@@ -25,7 +25,20 @@ SMALL: tuple[Architecture, ...] = (
     SSD(),
     MaskRCNN(image=(128, 192), rois=16, mask_rois=8),
     MaskRCNN(name="matmuls", image=(128, 192), rois=16, mask_rois=8, roi_align="matmuls"),
-    MetNet2(context=64, target=64, hidden=16, slices=2, dilations=(1, 2), stacks=1),
+    MetNet2(
+        context=64,
+        target=64,
+        hidden=16,
+        slices=2,
+        dilations=(1, 2),
+        stacks=1,
+        in_channels=16,
+        lstm=16,
+        up_blocks=1,
+        up_channels=64,
+        head=64,
+        lead_features=64,
+    ),
 )
 
 
@@ -167,8 +180,8 @@ def test_they_run_data_parallel_fsdp_and_tensor_parallel(model: Architecture) ->
 
 
 def test_each_flop_of_the_model_is_done_once_or_is_padding() -> None:
-    """Two images on four devices: the batch is padded, or the plan refuses it."""
-    result = ts.simulate(SMALL_RESNET, ts.Plan(mesh={"data": 4}, global_batch=8), POD)
+    """Eight images a device: fewer are cut, and padded (`cut-images`)."""
+    result = ts.simulate(SMALL_RESNET, ts.Plan(mesh={"data": 4}, global_batch=32), POD)
     assert (result.flops.recompute, result.flops.redundant, result.flops.padding) == (0, 0, 0)
 
 
@@ -198,7 +211,7 @@ def test_published_changes_and_unknown_names() -> None:
         (lambda: MaskRCNN(roi_align="gathers"), "roi_align is 'gathers'; write one of gather"),
         (lambda: ResNet(frozen_stages=5), "frozen_stages is 5, but the network has 4 stages"),
         (lambda: ResNet(bottleneck=False, stride_in_1x1=True), "stride_in_1x1 is for bottlenecks"),
-        (lambda: MetNet2(context=500), "write a multiple of 16"),
+        (lambda: MetNet2(context=502), "write a multiple of 4"),
     ],
 )
 def test_bad_input_is_one_sentence(make: object, message: str) -> None:

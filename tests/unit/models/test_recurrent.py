@@ -26,7 +26,9 @@ DECODER = lstm(2 * U) + 3 * lstm(2 * U)
 
 def test_weights_are_those_of_the_layers() -> None:
     """Biases are not counted; attention has two matrices and a vector."""
-    assert Gnmt().parameter_count == ENCODER + DECODER + 2 * U**2 + U + 3 * V * U
+    others = ENCODER + DECODER + 2 * U**2 + U
+    assert Gnmt().parameter_count == others + 2 * V * U
+    assert Gnmt(shared_embedding=False).parameter_count == others + 3 * V * U
 
 
 def test_flops_are_those_of_the_weights() -> None:

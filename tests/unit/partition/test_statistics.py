@@ -195,3 +195,17 @@ def test_fused_groups_convert_what_enters_and_leaves_once() -> None:
     assert isinstance(work, ConvolutionWork)
     elements = 4 * 32 * 32 * 64 * 2
     assert work.epilogue_flops / elements == pytest.approx(14, abs=0.01)
+
+
+def test_what_repeats_the_result_of_a_matmul_is_no_epilogue_of_it() -> None:
+    """A bias that a matmul makes for each example, added to all of its positions."""
+
+    def net(w: GraphWriter, x: Tensor) -> Tensor:
+        made = convolved(w, "second", x)
+        w.size(time=4)
+        given = w.input("time", ("batch", "time"), "compute")
+        return w.add("timed", made, w.dense("shift", given, made.dims[-1]))
+
+    found = nodes(partitioned(net))
+    assert found["shift"].epilogue == ()
+    assert found["timed"].reads == ("second_out", "shift_out")

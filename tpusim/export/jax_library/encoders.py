@@ -113,8 +113,8 @@ def modulated_norm(x: Array, rows: Array, shift: int = 0) -> Array:
     mean = jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(wide * wide, axis=-1, keepdims=True) - mean * mean
     unscaled = ((wide - mean) * lax.rsqrt(variance + 1e-6)).astype(x.dtype)
-    rows = rows.reshape(len(x), -1, x.shape[-1])
-    return unscaled * (1 + rows[:, shift + 1, None]) + rows[:, shift, None]
+    rows = rows.reshape(len(x), -1, *[1] * (x.ndim - 2), x.shape[-1])
+    return unscaled * (1 + rows[:, shift + 1]) + rows[:, shift]
 
 
 def gated(x: Array, rows: Array, gate: int = 0) -> Array:

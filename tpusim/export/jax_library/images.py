@@ -54,12 +54,6 @@ def state_of_positions(gates: Array, cell: Array) -> Array:
     return (jax.nn.sigmoid(leave) * jnp.tanh(cell.astype(jnp.float32))).astype(gates.dtype)
 
 
-def film(x: Array, scale: Array, shift: Array) -> Array:
-    """Scale and shift each channel of x, [batch, positions..., channels], by [batch, channels]."""
-    scale, shift = (jnp.expand_dims(one, range(1, x.ndim - 1)) for one in (scale, shift))
-    return x * scale + shift
-
-
 def centre(x: Array, height: int, width: int) -> Array:
     """Return the positions in the middle of images, [batch, height, width, channels]."""
     first = (x.shape[1] - height) // 2, (x.shape[2] - width) // 2

@@ -40,6 +40,7 @@ from tpusim.models.pieces.encoder import EncoderForm as EncoderForm
 from tpusim.models.pieces.encoder import encoder as encoder
 from tpusim.models.pieces.encoder import position as position
 from tpusim.models.pieces.encoder import probe_pool as probe_pool
+from tpusim.models.pieces.encoder import queried as queried
 from tpusim.models.pieces.encoder import representation as representation
 from tpusim.models.pieces.experts import EVEN as EVEN
 from tpusim.models.pieces.experts import ExpertRouting as ExpertRouting
@@ -68,3 +69,7 @@ from tpusim.models.pieces.norms import NORM_KINDS as NORM_KINDS
 from tpusim.models.pieces.norms import layer_norm as layer_norm
 from tpusim.models.pieces.norms import norm as norm
 from tpusim.models.pieces.norms import norm_of_kind as norm_of_kind
+from tpusim.models.pieces.pairs import pair_logits as pair_logits
+from tpusim.models.pieces.pairs import sigmoid_pairs as sigmoid_pairs
+from tpusim.models.pieces.pairs import softmax_pairs as softmax_pairs
+from tpusim.models.pieces.pairs import unit_length as unit_length

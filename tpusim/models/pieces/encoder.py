@@ -91,17 +91,27 @@ def probe_pool(w: GraphWriter, x: Tokens) -> Tensor:
     The head of Zhai et al., arXiv:2106.04560, section 3.2: `MAPHead` of big_vision's `vit.py`.
     """
     w = w.scope("map")
-    w.size(probe=1)
+    embed = x.dims[-1]
+    pooled = queried(w, x, "probe", 1)
+    made = mlp(w, layer_norm(w, "pool_norm", pooled, embed), activation="gelu", bias=True)
+    return position(w, "pooled", w.add("pool_out", pooled, made))
+
+
+@checked_piece
+def queried(w: GraphWriter, x: Tokens, dim: str, count: Count) -> Tensor:
+    """Write attention of learnt queries to `x`; return [batch, dim, embed].
+
+    dim: the queries, of which there are `count`.
+    """
+    w.size(**{dim: count})
     embed = x.dims[-1]
     spread = function("broadcast", examples=x.dims[0])
     query = w.pointwise(
         "queries",
-        (w.weight("probe_row", "probe", embed),),
-        (x.dims[0], "probe", embed),
+        (w.weight(f"{dim}_row", dim, embed),),
+        (x.dims[0], dim, embed),
         0.0,
         keeps="",
         function=spread,
     )
-    pooled = attention(w, query, AttentionForm(fused=False, bias=True, out_bias=True), memory=x)
-    made = mlp(w, layer_norm(w, "pool_norm", pooled, embed), activation="gelu", bias=True)
-    return position(w, "pooled", w.add("pool_out", pooled, made))
+    return attention(w, query, AttentionForm(fused=False, bias=True, out_bias=True), memory=x)
