@@ -148,8 +148,7 @@ class Sizes:
         if self.arrangement.lanes in dims:
             wide = self.extent(self.arrangement.lanes, split.get(self.arrangement.lanes, ()))
             return round_up(wide, LANES) / wide
-        tiled = len(dims) >= IMAGE_DIMS and self.arrangement.rows > 0
-        if not tiled or plain_dim(dims[-1]).removeprefix(INPUT) != CHANNELS:
+        if self.arrangement.rows == 0 or not _of_image(dims):
             return 1.0
         batch, channels = (self.extent(dim, split.get(dim, ())) for dim in (dims[0], dims[-1]))
         batch = batch * self.parts(dims)
