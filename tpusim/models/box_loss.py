@@ -1,12 +1,14 @@
 """The loss of SSD: classes of default boxes with a search for hard negatives, and their moves.
 
-As MLPerf Training's SSD has it (mlcommons/training_results_v0.7, Google/benchmarks/ssd,
-ssd_model.py: `concat_outputs`, `_softmax_cross_entropy`, `_topk_mask`, `_localization_loss`).
+As MLPerf Training's SSD has it (mlcommons/training_results_v0.6 and v0.7, Google/benchmarks/ssd,
+ssd_model.py: `concat_outputs`, `_softmax_cross_entropy`, `_topk_mask`, `_localization_loss`). It
+converts logits to f32 before it turns and joins them; the compiler does so after (v3 and v4, 4 and
+32 images, libtpu 0.0.42.1), so here they are in the compute dtype until their entropy.
 """
 
 from collections.abc import Sequence
 
-from tpusim.graph import GraphWriter, Tensor, function
+from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
 
 COORDINATES = 4
@@ -38,7 +40,8 @@ def loss_of_boxes(
 
     levels: moves [batch, height, width, 4 x boxes] and logits [batch, height, width, classes x
         boxes] of each level; boxes: default boxes of a position of each.
-    joined: the boxes of all levels are one array; else there is one of each level.
+    joined: moves and logits of all levels are one array; else only the losses of boxes are, so that
+        positions of logits stay divided (v0.6).
     """
     w.size(coordinates=COORDINATES)
     of_classes = pieces.channels(w, classes)
@@ -49,12 +52,11 @@ def loss_of_boxes(
         _apart(w, f"logits{number}", level[1], each, of_classes)
         for number, (level, each) in enumerate(zip(levels, boxes, strict=True))
     ]
+    w.size(default_boxes=sum(w.extent(*each.dims[1:4]) for each in logits))
     if joined:
-        total = sum(w.extent(*logit.dims[1:4]) for logit in logits)
-        w.size(default_boxes=total)
         turned = [_boxes_first(w, f"turned{number}", each) for number, each in enumerate(logits)]
-        logits = [_joined(w, "logits", turned, of_classes, "one_after_another")]
-        moves = [_joined(w, "moves", moves, "coordinates", "moves_of_levels")]
+        logits = [_joined(w, "logits", turned, "one_after_another", of_classes)]
+        moves = [_joined(w, "moves", moves, "moves_of_levels", "coordinates")]
     else:
         moves = [
             w.reshape(f"moves{number}", move, (*logit.dims[:4], "coordinates"))
@@ -68,19 +70,22 @@ def _losses(w: GraphWriter, moves: Sequence[Tensor], logits: Sequence[Tensor]) -
 
     moves: arrays [batch, boxes..., 4]; logits: arrays [batch, boxes..., classes].
     """
+    batch = logits[0].dims[0]
+    matched = w.input("matched", (batch,), "f32")
     labels = [w.input(f"{each.short}_labels", each.dims[:-1]) for each in logits]
-    matched = w.input("matched", logits[0].dims[:1], "f32")
     entropies = [_entropy(w, *pair) for pair in zip(logits, labels, strict=True)]
-    limit = _least_of_negatives(w, entropies, labels, matched)
-    losses = []
-    for move, entropy, label in zip(moves, entropies, labels, strict=True):
+    entropy, label = entropies[0], labels[0]
+    if len(entropies) > 1:
+        entropy = _joined(w, "entropies", entropies, "losses_of_levels", dtype="f32")
+        label = w.input("labels", entropy.dims)
+    limit = _least_of_negatives(w, entropy, label, matched)
+    of_classes = (entropy, label, limit, matched)
+    losses = [_summed(w, "class_loss", of_classes, CHOICE_FLOPS, "loss_of_classes")]
+    for move, own in zip(moves, labels, strict=True):
         wanted = w.input(f"{move.short}_wanted", move.dims, "f32")
-        of_classes, of_moves = (entropy, label, limit, matched), (move, wanted, label, matched)
-        losses += [
-            _summed(w, f"{entropy.short}_sum", of_classes, CHOICE_FLOPS, "loss_of_classes"),
-            _summed(w, f"{move.short}_sum", of_moves, MOVE_FLOPS, "loss_of_moves"),
-        ]
-    return w.add("loss", *losses, out=w.tensor("loss", losses[0].dims, "f32"))
+        given = (move, wanted, own, matched)
+        losses.append(_summed(w, f"{move.short}_loss", given, MOVE_FLOPS, "loss_of_moves"))
+    return w.add("loss", *losses, out=w.tensor("loss", (batch,), "f32"))
 
 
 def _apart(w: GraphWriter, name: str, x: Tensor, boxes: int, last: str) -> Tensor:
@@ -106,13 +111,17 @@ def _boxes_first(w: GraphWriter, name: str, x: Tensor) -> Tensor:
 
 
 def _joined(
-    w: GraphWriter, name: str, levels: Sequence[Tensor], last: str, named: str
+    w: GraphWriter,
+    name: str,
+    levels: Sequence[Tensor],
+    named: str,
+    last: str = "",
+    dtype: str = COMPUTE,
 ) -> Tensor:
-    """Write the numbers of the boxes of all levels, [batch, boxes, last]."""
-    return w.pointwise(
-        name, levels, (levels[0].dims[0], "default_boxes", last), 0.0, keeps="", alone=True,
-        function=function(named),
-    )  # fmt: skip
+    """Write the numbers of the boxes of all levels, [batch, boxes], or [batch, boxes, last]."""
+    dims = (levels[0].dims[0], "default_boxes", *filter(None, (last,)))
+    made = w.tensor(name, dims, dtype)
+    return w.pointwise(name, levels, made, 0.0, keeps="", alone=True, function=function(named))
 
 
 def _entropy(w: GraphWriter, logits: Tensor, label: Tensor) -> Tensor:
@@ -129,31 +138,25 @@ def _entropy(w: GraphWriter, logits: Tensor, label: Tensor) -> Tensor:
     )  # fmt: skip
 
 
-def _least_of_negatives(
-    w: GraphWriter, entropies: Sequence[Tensor], labels: Sequence[Tensor], matched: Tensor
-) -> Tensor:
+def _least_of_negatives(w: GraphWriter, entropy: Tensor, label: Tensor, matched: Tensor) -> Tensor:
     """Write the loss of the last hard negative of each example, [batch]: three for each positive.
 
     A search bit by bit: each round counts the boxes whose loss is above a limit. No gradient passes
     through it.
     """
-    scores = [
-        w.pointwise(
-            f"{t.short}_negative", (w.stop(t), label), w.tensor(f"{t.short}_negative", t.dims, "f32"),
-            SCORE_FLOPS, keeps="", function=function("negative_scores"),
-        )
-        for t, label in zip(entropies, labels, strict=True)
-    ]  # fmt: skip
-    over = tuple(dict.fromkeys(dim for score in scores for dim in score.dims[1:]))
-    limit = None
+    scores = w.tensor("negatives", entropy.dims, "f32")
+    w.pointwise(
+        "negatives", (w.stop(entropy), label), scores, SCORE_FLOPS, keeps="",
+        function=function("negative_scores"),
+    )  # fmt: skip
+    given = [scores, matched]
     for place in range(ROUNDS):
-        given = (*scores, matched, *((limit,) if limit else ()))
-        made = w.tensor(f"limit{place}", matched.dims, "f32")
-        limit = w.pointwise(
-            made.short, given, made, ROUND_FLOPS, over=over, keeps="",
+        limit = w.tensor(f"limit{place}", matched.dims, "f32")
+        w.pointwise(
+            limit.short, given, limit, ROUND_FLOPS, over=scores.dims[1:], keeps="",
             function=function("limit_with_bit", bit=ROUNDS - 1 - place),
         )  # fmt: skip
-    assert limit is not None
+        given = [scores, matched, limit]
     return w.stop(limit)
 
 
@@ -162,6 +165,4 @@ def _summed(
 ) -> Tensor:
     """Write the sum of a loss over the boxes of each example, over its positives."""
     made = w.tensor(name, given[0].dims[:1], "f32")
-    return w.pointwise(
-        name, given, made, flops, over=given[0].dims[1:], function=function(named)
-    )
+    return w.pointwise(name, given, made, flops, over=given[0].dims[1:], function=function(named))

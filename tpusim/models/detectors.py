@@ -47,8 +47,8 @@ class SSD(Architecture):
     classes: of a box, with the background.
     norm, norm_group: of the backbone, as of `ResNet`.
     space_to_depth: as of `ResNet`.
-    joins_levels: the boxes of all levels are one array for the loss; else the loss runs level by
-        level, as where devices split the positions of an image.
+    joins_levels: the logits of all levels are one array for the loss; else it runs level by level,
+        as where devices split the positions of an image.
     """
 
     reads_text: ClassVar[bool] = False
@@ -82,13 +82,13 @@ class SSD(Architecture):
             x = _biased(inner, "a", levels[-1], inside, 1)
             padding = "same" if stride == 2 else "valid"
             levels.append(_biased(inner, "b", x, made, 3, stride=stride, padding=padding))
-        made = []
+        heads = []
         for number, (x, boxes) in enumerate(zip(levels, SSD_BOXES, strict=True)):
             inner = w.scope(f"head{number}")
             moves = inner.output("boxes", _conv(inner, "box", x, COORDINATES * boxes))
             logits = inner.output("classes", _conv(inner, "class", x, self.classes * boxes))
-            made.append((moves, logits))
-        return loss_of_boxes(w, made, SSD_BOXES, self.classes, joined=self.joins_levels)
+            heads.append((moves, logits))
+        return loss_of_boxes(w, heads, SSD_BOXES, self.classes, joined=self.joins_levels)
 
 
 def _conv(

@@ -29,8 +29,13 @@ def one_after_another(*levels: Array) -> Array:
 
 
 def moves_of_levels(*levels: Array) -> Array:
-    """Return the moves of the boxes of all levels, [batch, boxes, 4], of channels [..., boxes x 4]."""
+    """Return the moves of the boxes of all levels, [batch, boxes, 4], of [..., boxes x 4]."""
     return one_after_another(*(boxes_before_positions(each_box(level, 4)) for level in levels))
+
+
+def losses_of_levels(*levels: Array) -> Array:
+    """Return numbers of the boxes of all levels, [batch, boxes], of [batch, ..., boxes]."""
+    return one_after_another(*(level.reshape(level.shape[0], -1) for level in levels))
 
 
 def highest_of_boxes(logits: Array) -> Array:
@@ -50,32 +55,24 @@ def negative_scores(entropy: Array, labels: Array) -> Array:
     return jnp.where(labels > 0, 0.0, entropy)
 
 
-def limit_with_bit(*given: Array, bit: int = 0) -> Array:
+def limit_with_bit(scores: Array, matched: Array, *before: Array, bit: int = 0) -> Array:
     """Return the limit of each example, [batch], with one more bit if enough scores are above it.
 
-    given: scores [batch, ...] of one or several arrays; the matched boxes of each example, and
-        after the first round the limit, [batch].
+    scores: [batch, boxes]; matched: boxes with an object of each example, [batch]; before: the
+        limit after the round before.
     """
-    scores = [each for each in given if each.ndim > 1]
-    matched, *before = (each for each in given if each.ndim == 1)
     limit = before[0] if before else jnp.zeros_like(matched)
     bits = lax.bitcast_convert_type(limit, jnp.int32) | (1 << bit)
     higher = lax.bitcast_convert_type(bits, jnp.float32)
-    above = sum(
-        jnp.sum(each > jnp.expand_dims(higher, range(1, each.ndim)), tuple(range(1, each.ndim)))
-        for each in scores
-    )
+    above = jnp.sum(scores > higher[:, None], axis=1)
     return jnp.where(above >= NEGATIVES * matched, higher, limit)
 
 
 def loss_of_classes(entropy: Array, labels: Array, limit: Array, matched: Array) -> Array:
     """Return the losses of positives and of hard negatives, over the number of positives."""
-    dims = tuple(range(1, entropy.ndim))
-    positive = labels > 0
-    score = jnp.where(positive, 0.0, entropy)
-    hard = lax.stop_gradient(score) >= jnp.expand_dims(limit, dims)
-    chosen = positive.astype(jnp.float32) + hard
-    return jnp.sum(entropy * chosen, dims) / jnp.maximum(matched, 1.0)
+    hard = lax.stop_gradient(negative_scores(entropy, labels)) >= limit[:, None]
+    chosen = (labels > 0).astype(jnp.float32) + hard
+    return jnp.sum(entropy * chosen, axis=1) / jnp.maximum(matched, 1.0)
 
 
 def loss_of_moves(moves: Array, wanted: Array, labels: Array, matched: Array) -> Array:
