@@ -7,7 +7,7 @@ import pytest
 
 import tpusim as ts
 from tpusim.compiler_check import check
-from tpusim.models import Architecture, DiffusionUNet, MaskRCNN, ResNet
+from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, ResNet
 
 pytestmark = [
     pytest.mark.xla,
@@ -78,3 +78,24 @@ def test_regions_are_divided_over_the_devices_of_an_image(
     assert counted[0] == pytest.approx(counted[1], rel=0.01)
     assert found.plan.step_time_s == pytest.approx(found.program.step_time_s, rel=0.1)
     assert found.plan.hbm_peak_bytes == pytest.approx(found.program.hbm_peak_bytes, rel=0.15)
+
+
+@pytest.mark.parametrize("slice_", ["v3:2x2", "v4:2x2x2"])
+@pytest.mark.parametrize("images", [4, 32])
+def test_the_loss_of_default_boxes_takes_what_its_program_takes(
+    slice_: str, images: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits are copied to have classes in the lanes, turned and joined, in the compute dtype.
+
+    Of four images the program holds more than the plan: on v3 a copy of the gradients in f32's
+    size, on v4 also images that are cut into the batch.
+    """
+    monkeypatch.setenv("TPUSIM_CACHE", str(tmp_path / "cache"))
+    chip, _, shape = slice_.partition(":")
+    plan = ts.Plan(mesh={"data": 8}, global_batch=8 * images, remat="none", optimizer="momentum")
+    found = check(SSD(), plan, ts.Slice(chip, shape))
+    counted = (found.plan.flops.total, found.program.flops.total)
+    assert counted[0] == pytest.approx(counted[1], rel=0.01)
+    assert found.plan.step_time_s == pytest.approx(found.program.step_time_s, rel=0.05)
+    held = (found.plan.hbm_peak_bytes, found.program.hbm_peak_bytes)
+    assert held[0] == pytest.approx(held[1], rel=0.15 if images == 32 else 0.25)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tpusim.export.jax_library import boxes as of_boxes
 from tpusim.export.jax_library import encoders
 from tpusim.export.jax_library import images as library
 from tpusim.export.jax_library import regions as of_regions
@@ -160,3 +161,46 @@ def test_places_of_corners_are_beside_their_points() -> None:
     assert places.ravel().tolist() == wanted
     shares = of_regions.shares_of_corners(region, 1, 40, 32, 1, 3)
     assert np.allclose(shares.ravel(), [0.5, 0, 0.5, 0])
+
+
+def test_the_last_hard_negative_is_found_bit_by_bit() -> None:
+    """Three boxes without an object for each with one, by the order of their losses."""
+    entropy = np.abs(drawn(4, 60)).astype(np.float32)
+    labels = (np.arange(60) % 12 == 0).astype(np.int32) * np.ones((4, 1), np.int32)
+    matched = np.full(4, 5.0, np.float32)
+    scores = of_boxes.negative_scores(jnp.asarray(entropy), jnp.asarray(labels))
+    limit: tuple[Any, ...] = ()
+    for bit in range(30, -1, -1):
+        limit = (of_boxes.limit_with_bit(scores, jnp.asarray(matched), *limit, bit=bit),)
+    negatives = np.where(labels > 0, 0.0, entropy)
+    hardest = np.sort(negatives, axis=1)[:, -15:]
+    assert np.allclose(np.sum(negatives >= np.asarray(limit[0])[:, None], axis=1), 15, atol=1)
+    made = of_boxes.loss_of_classes(entropy, labels, limit[0], matched)
+    positive = np.sum(entropy * (labels > 0), axis=1)
+    chosen = np.where(negatives >= np.asarray(limit[0])[:, None], negatives, 0.0)
+    assert np.allclose(made, (positive + chosen.sum(1)) / 5, atol=1e-5)
+    assert np.all(chosen.sum(1) >= hardest.sum(1) - hardest[:, 0] - 1e-5)
+
+
+def test_the_cross_entropy_of_boxes() -> None:
+    logits, labels = drawn(2, 7, 5), np.arange(14).reshape(2, 7) % 5
+    highest = of_boxes.highest_of_boxes(jnp.asarray(logits))
+    made = of_boxes.entropy_of_boxes(jnp.asarray(logits), jnp.asarray(labels), highest)
+    every = np.log(np.exp(logits).sum(-1))
+    wanted = every - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    assert np.allclose(made, wanted, atol=1e-5)
+
+
+def test_the_loss_of_moves_is_square_when_small_and_linear_when_large() -> None:
+    moves = jnp.asarray([[[0.5, 0.0, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]]])
+    labels, matched = jnp.asarray([[1, 4, 0]]), jnp.asarray([2.0])
+    made = of_boxes.loss_of_moves(moves, jnp.zeros_like(moves), labels, matched)
+    assert np.allclose(made, [(0.125 + 2.5) / 2])
+
+
+def test_boxes_of_a_level_are_before_its_positions() -> None:
+    x = jnp.asarray(drawn(2, 2, 3, 8))
+    made = of_boxes.boxes_before_positions(of_boxes.each_box(x, 4))
+    assert np.array_equal(made[:, 6], x[:, 0, 0, 4:])
+    assert np.array_equal(of_boxes.moves_of_levels(x, x)[:, 12:], made)
+    assert np.array_equal(of_boxes.losses_of_levels(x)[:, 1], x[:, 0, 0, 1])

@@ -31,6 +31,7 @@ SMALL: tuple[Architecture, ...] = (
         name="diffusion", channels=(64, 128), blocks=1, attention_levels=1, latent=8, text_embed=32
     ),
     SSD(name="ssd"),
+    SSD(name="levels", joins_levels=False),
     MaskRCNN(name="regions", image=(128, 192), rois=16, mask_rois=8),
     MaskRCNN(
         name="multiplied",

@@ -23,6 +23,7 @@ SMALL: tuple[Architecture, ...] = (
     SMALL_DIFFUSION,
     UNet3d(name="small", patch=16, filters=(8, 16, 32)),
     SSD(),
+    SSD(name="levels", joins_levels=False),
     MaskRCNN(image=(128, 192), rois=16, mask_rois=8),
     MaskRCNN(name="matmuls", image=(128, 192), rois=16, mask_rois=8, roi_align="matmuls"),
     MetNet2(
@@ -164,6 +165,20 @@ def test_ssd_has_8732_boxes() -> None:
     sizes = SSD().graph(batch=1).sizes
     for side in sides[:-1]:
         assert side in sizes.values()
+    assert sizes["default_boxes"] == 8732
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_hard_negatives_of_ssd_are_searched_over_all_boxes_of_an_image(joined: bool) -> None:
+    """One pass for each bit of a number, on losses that all devices of an image have whole."""
+    ops = SSD(joins_levels=joined).graph(batch=1).ops
+    rounds = [op for op in ops if "limit" in op.name]
+    assert len(rounds) == 31
+    assert {op.inputs[0].dims for op in rounds} == {("batch", "default_boxes")}
+    plan = ts.Plan(mesh={"spatial": 4}, global_batch=4, rules={"act_height": "spatial"})
+    program = ts.simulate(SSD(joins_levels=joined), plan, POD).program
+    names = [op.name for op, _ in walk_ops(program.body) if not isinstance(op, Compute)]
+    assert not any("limit" in name for name in names)
 
 
 @pytest.mark.parametrize("model", SMALL, ids=lambda model: model.name)
