@@ -6,7 +6,7 @@ from torus import copy_bandwidth
 
 from tpusim.costs.compute import group_seconds
 from tpusim.hardware import Slice, load_chip
-from tpusim.program import Compute, VectorWork, pieces_of_rows
+from tpusim.program import Compute, VectorWork
 from tpusim.simulation import simulate
 
 POD = Slice("v5p", "2x2x1")
@@ -180,19 +180,3 @@ def test_each_row_of_sorted_experts_picks_its_bias(capacity: float) -> None:
     assert forward.read_bytes == 3 * out + 16 * model.embed * BF16
     pieces = sorted(8 * tokens * width / 128 * 0.127 for width in (128, 128, model.embed))
     assert sorted(added.values()) == pytest.approx(pieces)
-
-
-@pytest.mark.parametrize(
-    ("chip", "block", "window"), [("v3", 15_304, 6960), ("v4", 17_877, 13_920)]
-)
-def test_narrow_rows_are_added_as_their_schedule_has_it(chip: str, block: int, window: int) -> None:
-    """401,408 rows of 256 bf16 into 372,736: bundles of a block of 512 rows, of which there is one
-    more for each window of the result (libtpu 0.0.42.1); a device of v4 adds them on one core.
-    """
-    rows, results = 401_408, 372_736
-    device = load_chip(chip).device
-    work = VectorWork(0.0, 0.0, 0.0, added=pieces_of_rows(rows, 256))
-    alone, both = (float(group_seconds(one, device)) for one in (VectorWork(0.0, 0.0, 0.0), work))
-    wanted = (rows / 512 + results / window) * block / device.clock
-    assert both - alone == pytest.approx(wanted, rel=0.2)
-    assert pieces_of_rows(rows, 4096) == pieces_of_rows(rows, 1) == 0

@@ -34,7 +34,6 @@ class Pointwise:
     picks: dimension along which it reads one element by its index, rather than all of them with a
         mask. Empty for none.
     scatters_back: the gradient of what it picks is a scatter, element by element; else a mask.
-    picks_rows: it reads rows by their index, and its transpose adds rows, one after another.
     function: what it computes; None where only its cost is known, and for transposes.
     """
 
@@ -57,7 +56,6 @@ class Pointwise:
     inlined: bool = False
     picks: str = ""
     scatters_back: bool = False
-    picks_rows: bool = False
     function: Function | None = None
     gradient_flops: float | None = None
     phase: Phase = Phase.FORWARD
@@ -181,7 +179,6 @@ class Pointwise:
                 group=self.group,
                 residuals=self.residuals if self.writes_residuals else (),
                 picks=self.picks if self.scatters_back else "",
-                picks_rows=self.picks_rows,
                 phase=Phase.BACKWARD,
             ),
         )

@@ -65,8 +65,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if op.scatters:
                 return _scatter_of_elements(op, split, sizes, read, written, flops)
             spare = sizes.spare(_dims(op), split)
-            added = _added_rows(op, split, sizes)
-            whole = program.VectorWork(spare * read, spare * written, spare * flops, added=added)
+            whole = program.VectorWork(spare * read, spare * written, spare * flops)
             return with_picked_bias(op, whole, split, sizes)
     raise TypeError(f"{compute.name}: no work is known for {type(op).__name__}")
 
@@ -272,14 +271,6 @@ def _scatter_of_elements(
     rows = tuple(dim for dim in op.outputs[0].dims if dim != op.picks)
     elements = sizes.product(rows, split)
     return program.VectorWork(read if op.over else 0, written if op.over else 0, flops, elements)
-
-
-def _added_rows(op: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:
-    """Return the pieces as which the transpose of a group that picks rows adds them."""
-    if not op.picks_rows or op.phase is not Phase.BACKWARD:
-        return 0
-    *rows, elements = op.main.dims
-    return program.pieces_of_rows(sizes.product(tuple(rows), split), sizes.dims[elements])
 
 
 def _vector_flops(group: graph.Pointwise, split: Mapping[str, Axes], sizes: Sizes) -> Number:

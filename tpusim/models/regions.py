@@ -181,7 +181,6 @@ def gathered_cells(
     )  # fmt: skip
     gathered = w.pointwise(
         "samples", (*levels, places), (*corners, channels), 0.0, keeps="", alone=True,
-        picks_rows=True,
         function=function("positions_of_regions"),
     )  # fmt: skip
     return w.pointwise(

@@ -72,5 +72,4 @@ from tpusim.program.work import MatmulWork as MatmulWork
 from tpusim.program.work import VectorWork as VectorWork
 from tpusim.program.work import Work as Work
 from tpusim.program.work import kind_of as kind_of
-from tpusim.program.work import pieces_of_rows as pieces_of_rows
 from tpusim.program.work import seen_keys as seen_keys

@@ -145,19 +145,6 @@ class AttentionWork:
         return self.value_dim if np.any(self.value_dim) else self.head_dim
 
 
-NARROW_ROW, ROW_PIECES = 512, 3.0
-"""Elements of the widest row that a scatter adds as one, and the pieces that it takes as long as.
-
-The final schedule has 30 bundles a row of 256 bf16 on v3 and 35 on v4 (401,408 rows into 372,736,
-libtpu 0.0.42.1), three pieces of `ADDITION_CYCLES`.
-"""
-
-
-def pieces_of_rows(rows: Number, elements: Number) -> Number:
-    """Return the pieces as which a scatter adds rows of so many elements; none of wide ones."""
-    return ROW_PIECES * rows if 1 < elements <= NARROW_ROW else 0
-
-
 @dataclass(frozen=True, slots=True)
 class VectorWork:
     """An element-wise, normalisation, reduction, lookup or copy group on the vector unit.

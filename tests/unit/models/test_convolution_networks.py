@@ -9,7 +9,6 @@ import tpusim as ts
 from tpusim.base import ModelError
 from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d, names
 from tpusim.models.detectors import SSD_BOXES, SSD_STEPS
-from tpusim.program import Compute, VectorWork, walk_ops
 
 POD = ts.Slice("v4", "2x2x1")
 SMALL_RESNET = ResNet(name="small", blocks=(1, 1, 1, 1), image=64)
@@ -98,21 +97,6 @@ def test_regions_multiply_as_they_read() -> None:
         for height, width in sides
     )
     assert multiplied - gathered == 2 * products
-
-
-def test_gradients_of_gathered_positions_are_added_row_by_row() -> None:
-    """Two images a device: 16 boxes of 49 cells, 8 masks of 196; four samples of four corners."""
-    model = MaskRCNN(image=(128, 192), rois=16, mask_rois=8)
-    program = ts.simulate(model, ts.Plan(mesh={"data": 4}, global_batch=8), POD).program
-    works = {
-        op.name: op.work
-        for op, _ in walk_ops(program.body, program.segments)
-        if isinstance(op, Compute) and isinstance(op.work, VectorWork) and op.work.added
-    }
-    assert {name: work.added for name, work in works.items()} == {
-        "box/samples/d": 3 * 2 * 16 * 49 * 16,
-        "mask/samples/d": 3 * 2 * 8 * 196 * 16,
-    }
 
 
 def test_frozen_stages_have_neither_gradients_nor_moments() -> None:
