@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 from tpusim.graph import COMPUTE, GraphWriter, Tensor, function
 from tpusim.models import pieces
-
-COORDINATES = 4
-"""Numbers of a box."""
+from tpusim.models.regions import COORDINATES
 
 ROUNDS = 31
 """Rounds of the search for the least loss of a hard negative: one for each bit of a positive number

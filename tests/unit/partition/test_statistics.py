@@ -129,10 +129,13 @@ def test_norms_over_the_last_dimension_are_one_pass() -> None:
 )
 def test_images_fill_whole_tiles(batch: int, channels: int, factor: float) -> None:
     dims = {"batch": batch, "height": 8, "width": 8, "n.channels": channels, "embed": 3}
-    sizes = Sizes(dims, {})
+    sizes = Sizes(dims | {"boxes": 5, "patches": 5, "heads": 2, "head_dim": 4}, {})
     assert sizes.lanes(("batch", "height", "width", "n.channels"), {}) == pytest.approx(factor)
     assert sizes.lanes(("batch", "height", "width", "embed"), {}) == 1
     assert sizes.lanes(("batch", "n.channels"), {}) == 1
+    assert sizes.lanes(("batch", "boxes", "n.channels"), {}) == pytest.approx(factor)
+    assert sizes.lanes(("batch", "patches", "n.channels"), {}) == 1
+    assert sizes.lanes(("heads", "head_dim", "n.channels"), {}) == 1
 
 
 def test_a_bias_is_summed_over_all_it_is_added_to() -> None:
