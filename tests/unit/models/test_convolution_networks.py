@@ -9,6 +9,7 @@ import tpusim as ts
 from tpusim.base import ModelError
 from tpusim.models import SSD, Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d, names
 from tpusim.models.detectors import SSD_BOXES, SSD_STEPS
+from tpusim.program import Compute, walk_ops
 
 POD = ts.Slice("v4", "2x2x1")
 SMALL_RESNET = ResNet(name="small", blocks=(1, 1, 1, 1), image=64)
