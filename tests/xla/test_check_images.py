@@ -87,8 +87,8 @@ def test_the_loss_of_default_boxes_takes_what_its_program_takes(
 ) -> None:
     """Logits are copied to have classes in the lanes, turned and joined, in the compute dtype.
 
-    Of four images the program holds more than the plan: on v3 a copy of the gradients in f32's
-    size, on v4 also images that are cut into the batch.
+    Of four images the program holds more than the plan, for a reason that is not known: 81 MB of
+    498 on v3 and 167 of 707 on v4.
     """
     monkeypatch.setenv("TPUSIM_CACHE", str(tmp_path / "cache"))
     chip, _, shape = slice_.partition(":")
