@@ -15,22 +15,22 @@ SYSTEMS = ROOT / "tests/measured/systems"
 PAGES = ROOT / "experiments/systems"
 
 BOUNDS = {
-    ("lingvo", "palm", "lamda", "pathways-3b", "shmap"): 0.11,
-    ("gnmt",): 0.67,
-    ("-sd-",): 0.15,
-    ("vit",): 0.15,
-    ("ssd",): 0.16,
-    ("resnet", "r50"): 0.25,
-    ("transformer", "t5"): 0.21,
-    ("gshard", "switch-switch"): 0.3,
-    ("bert",): 0.17,
+    ("lingvo", "palm", "lamda", "pathways-3b", "shmap"): 0.08,
+    ("gnmt",): 0.24,
+    ("-sd-",): 0.09,
+    ("vit",): 0.09,
+    ("ssd",): 0.2,
+    ("resnet", "r50"): 0.05,
+    ("transformer", "t5"): 0.07,
+    ("gshard", "switch-switch"): 0.26,
+    ("bert",): 0.1,
     ("maskrcnn",): 0.6,
 }
 """For words of the names of a kind, the largest median of its absolute errors. Only to fall, unless
 a measurement is corrected: without their evaluations, GNMT on 256 chips took 8.9 ms a step instead
 of 21 ms, and Mask R-CNN on 256 chips, whose script splits each image over four, 16.8 instead of 25.
-BERT's rose by 0.01 when shards of gradients of more than 1 MiB ceased to be merged, as in all 80 of
-22 compiled plans. Mask R-CNN's rose by 0.1 when its regions became those of its sources, which read
+SSD's rose from 0.16 to 0.2 when convolutions got the rates of a profile, with which ResNet's fell
+from 0.25 to 0.05. Mask R-CNN's rose by 0.1 when its regions became those of its sources, which read
 four positions a cell in v0.6, where the model had read 16: its logged blocks hold parts of
 evaluations, so they are no lower bounds.
 """
@@ -56,9 +56,9 @@ def test_all_systems_together() -> None:
     """The mean holds two corrected measurements: GNMT and Mask R-CNN on 256 chips."""
     found = sorted(abs(error) for error in errors().values())
     assert len(found) == 53
-    assert median(found) <= 0.2
-    assert sum(found) / len(found) <= 0.3
-    assert sum(found[:-2]) / len(found[:-2]) <= 0.24
+    assert median(found) <= 0.12
+    assert sum(found) / len(found) <= 0.18
+    assert sum(found[:-2]) / len(found[:-2]) <= 0.155
 
 
 OUTSIDE = {"gnmt-v0-7-v4-512", "maxdiffusion-flux-v5p8"}

@@ -161,8 +161,8 @@ def test_a_reshape_moves_nothing_where_the_first_dimension_keeps_its_axes() -> N
     assert pooled.reads == ("first_out",)
 
 
-def test_a_single_tap_is_a_matmul_of_pixels_and_channels() -> None:
-    """Forward [pixels, in] by [in, out]; the input's gradient, and the kernel's over all pixels."""
+def test_a_single_tap_is_a_convolution_of_pixels_and_channels() -> None:
+    """What is fused to it runs beside the array, unlike what is fused to a matmul."""
 
     def net(w: GraphWriter, x: Tensor) -> Tensor:
         y = pieces.convolution(w, "one", x, 32, (1, 1))
@@ -172,18 +172,17 @@ def test_a_single_tap_is_a_matmul_of_pixels_and_channels() -> None:
     sizes = Sizes(dict(step_of(net).sizes), {"data": 4})
     works = {name: work_of(node, sizes, graph.buffers) for name, node in nodes(graph).items()}
     shapes = {
-        name: (work.m, work.k, work.n)
+        name: (work.taps, work.batch * work.positions, work.in_channels, work.out_channels)
         for name, work in works.items()
-        if isinstance(work, MatmulWork) and name.startswith("one")
+        if isinstance(work, ConvolutionWork) and name.startswith("one")
     }
     pixels = 4 * 32 * 32
     assert shapes == {
-        "one": (pixels, 64, 32),
-        "one/dx": (pixels, 32, 64),
-        "one/dw": (64, pixels, 32),
+        "one": (1, pixels, 64, 32),
+        "one/dx": (1, pixels, 64, 32),
+        "one/dw": (1, pixels, 64, 32),
     }
-    assert isinstance(works["strided"], ConvolutionWork)
-    assert isinstance(works["first"], ConvolutionWork)
+    assert not any(isinstance(work, MatmulWork) for work in works.values())
 
 
 def test_fused_groups_convert_what_enters_and_leaves_once() -> None:
