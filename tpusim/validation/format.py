@@ -19,16 +19,15 @@ RUN_COLUMN_WIDTHS = {
     "MFU": 7,
     "was": 7,
     "TFLOP/s": 9,
-} | {"matmul": 8, "attn.": 7, "vector": 8}
-BREAKDOWN_COLUMNS = ("matmul", "attention", "vector")
+} | {"matmul": 8, "attn.": 7, "conv.": 7, "vector": 8}
 RANGE_HEADS = ("in range", "half-width")
 """Of ranges: how many runs are in theirs, and the median of half its width over the prediction."""
 RUNS_LEGEND = (
     "error: predicted over measured, less one. low, high: the range that holds 80 % of the runs "
     "like this one, in seconds, made without its family; ! where the measured step is not in it. "
     "MFU: predicted and measured, by the model's FLOPs, causal attention at half, against the bf16 "
-    "peak. TFLOP/s: a device, as MaxText logs them, predicted. matmul, attention, vector and "
-    "exposed communication: percent of the predicted step."
+    "peak. TFLOP/s: a device, as MaxText logs them, predicted. matmul, attention, convolution, "
+    "vector and exposed communication: percent of the predicted step."
 )
 
 
@@ -75,7 +74,7 @@ def _run_cells(one: RunOutcome) -> Iterator[str]:
     yield percent(one.mfu)
     yield percent(one.measured_mfu)
     yield "-" if one.tflops_per_device is None else f"{one.tflops_per_device:.1f}"
-    for label in BREAKDOWN_COLUMNS:
+    for label in COMPUTE_LABELS:
         yield f"{one.shares.get(label, 0):.0%}" if one.ok else "-"
 
 
