@@ -1,6 +1,6 @@
 """Seconds of the core's work in a partitioned graph, on arrays of plans."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tpusim.bounds.plan_arrays import PlanArrays
 from tpusim.costs import work_seconds
 from tpusim.frames import accumulator, addition, cast_weights, trained, updates_of
+from tpusim.graph import Convolution, Op, TensorRole
 from tpusim.hardware import Chip
 from tpusim.lowering import GradientDeps
 from tpusim.lowering.loop_stacks import stack_copies
@@ -39,7 +40,7 @@ from tpusim.partition import (
     StoredWeight,
     body_nodes,
 )
-from tpusim.plan import Plan
+from tpusim.plan import Axes, Plan
 from tpusim.program import (
     AttentionWork,
     ConvolutionWork,
@@ -103,8 +104,7 @@ class WorkSeconds:
         epilogue is apart, and what the operation would compute as it reads is on the chip.
         """
         split, op = dict(node.split), node.op
-        batches = {t.dims[0] for t in (*op.inputs, *op.outputs) if len(t.dims) >= IMAGE_DIMS}
-        examples = [self.sizes.extent(dim, split.get(dim, ())) for dim in batches]
+        examples = self._examples(op, split)
         if self.plan.compiler.lowering == "ideal":
             return None
         if not any(bool(np.any(each <= self.few)) for each in examples):
@@ -118,6 +118,14 @@ class WorkSeconds:
         if node.generated and isinstance(work, ConvolutionWork | MatmulWork):
             work = replace(work, read_bytes=0.0)
         return work
+
+    def _examples(self, op: Op, split: Mapping[str, Axes]) -> list[Number]:
+        """Return the examples a device of a convolution, or of each image that a group works on."""
+        if isinstance(op, Convolution):
+            return [self.sizes.product(op.examples, split)]
+        images = (t for t in (*op.inputs, *op.outputs) if len(t.dims) >= IMAGE_DIMS)
+        batches = {t.dims[0] for t in images if t.role is not TensorRole.PARAM}
+        return [self.sizes.extent(dim, split.get(dim, ())) for dim in batches]
 
     def seconds(self, work: Work) -> Number:
         """Return the seconds of the work once, of attention in the kernel of each plan."""

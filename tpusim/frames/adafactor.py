@@ -41,7 +41,7 @@ def factored_dims(weight: StoredWeight, sizes: Sizes) -> tuple[int, int] | None:
 
 
 def moment_elements(weight: StoredWeight, sizes: Sizes) -> Number:
-    """Return the elements of the means on one device: over each of two dimensions, or of none."""
+    """Return the elements of the moments on one device: two means, or one for each element."""
     elements = weight.copies * sizes.elements(weight.updated)
     found = factored_dims(weight, sizes)
     if found is None:

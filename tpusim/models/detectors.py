@@ -18,6 +18,8 @@ from tpusim.models.regions import (
     COORDINATES,
     FIRST_LEVEL,
     GATHER,
+    OBJECTS,
+    PROPOSALS,
     ROI_ALIGN,
     first_regions,
     gathered_cells,
@@ -155,15 +157,28 @@ class MaskRCNN(Architecture):
                 f"{self.name}: image is {self.image}, of which six levels leave no whole numbers; "
                 "write multiples of 64, such as (832, 1344)"
             )
+        if self.mask_rois > self.rois:
+            raise ModelError(
+                f"{self.name}: mask_rois is {self.mask_rois}, but the box head has {self.rois} "
+                "regions (rois); write at most that"
+            )
+        if self.rois > PROPOSALS + OBJECTS:
+            raise ModelError(
+                f"{self.name}: rois is {self.rois}, but {PROPOSALS + OBJECTS} boxes are proposed "
+                "or labelled; write at most that"
+            )
+        self._backbone()
 
-    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
-        """Write the forward pass, and return the loss of each example."""
-        backbone = ResNet(
+    def _backbone(self) -> ResNet:
+        return ResNet(
             name=self.name, image=self.image, norm=self.norm, norm_group=self.norm_group,
             space_to_depth=self.space_to_depth, stride_in_1x1=self.stride_in_1x1,
             frozen_stages=self.frozen_stages,
         )  # fmt: skip
-        pyramid = _pyramid(w.scope("fpn"), backbone.stages(w))
+
+    def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
+        """Write the forward pass, and return the loss of each example."""
+        pyramid = _pyramid(w.scope("fpn"), self._backbone().stages(w))
         losses, proposed = _proposals(w.scope("rpn"), pyramid)
         w.size(rois=self.rois, mask_rois=self.mask_rois)
         regions = regions_of(w.scope("regions"), proposed, "rois")

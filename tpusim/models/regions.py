@@ -38,8 +38,8 @@ OVERLAP_FLOPS, COMPARE_FLOPS, ROUND_FLOPS = 14.0, 2.0, 8.0
 two products and two maxima over all pairs of a tile. Counted from the formulas."""
 
 SHARE_FLOPS = 5.0
-"""Vector operations per position and sample of its share in a cell: the distance of both, one less
-it, zero at least, and the sum; and the choice of the level. Counted from the formula."""
+"""Vector operations per position and sample of its share in a cell: the distance of both, one
+minus it, at least zero, and the sum; and the choice of the level. Counted from the formula."""
 
 
 def regions_of(w: GraphWriter, proposed: Sequence[tuple[Tensor, Tensor]], rois: str) -> Tensor:

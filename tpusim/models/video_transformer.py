@@ -40,7 +40,7 @@ class VideoTransformer(Architecture):
     embed: width of tokens.
     mlp: width of the MLP.
     heads: heads of each attention.
-    frames: latents of a video in time, (frames - 1) / 4 + 1 of its own.
+    frames: latents in time: (frames of the video - 1) / 4 + 1.
     height, width: latents of a frame, an eighth of its pixels.
     latent_channels: of the latents.
     patch: side of the square of latents of a frame that is a token.

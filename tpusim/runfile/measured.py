@@ -82,8 +82,13 @@ class Measured:
                 f"measured.open is {shown(self.open)}; write a table of lists of values by key, "
                 'such as { "plan.seq_len" = [512, 1024] }'
             )
+        named = [one for key in self.open if isinstance(key, str) for one in open_keys(key)]
         for key, values in self.open.items():
+            if not isinstance(key, str):
+                raise PlanError(f"measured.open has {shown(key)}; write keys of the run file")
             for one in open_keys(key):
+                if named.count(one) > 1:
+                    raise PlanError(f"measured.open names {one} twice; write it in one entry")
                 if one not in self.assumed:
                     raise PlanError(
                         f"measured.open has {shown(one)}, which measured.assumed does not name; "
@@ -93,6 +98,11 @@ class Measured:
                 raise PlanError(
                     f"measured.open has {shown(values)} for {key}; write a list of two values or "
                     "more, the file's own among them"
+                )
+            if any(each in values[:place] for place, each in enumerate(values)):
+                raise PlanError(
+                    f"measured.open has {toml(values)} for {key}, a value twice; write different "
+                    "values"
                 )
             count = len(open_keys(key))
             if count > 1 and any(not is_list(each) or len(each) != count for each in values):

@@ -93,10 +93,19 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     slice, model or plan can have.
     """
     where, written = _written(path, overrides)
-    with blame(where):
-        run = run_of(override(written, overrides), where, Path(path).parent)
     changed = any(text.strip().partition(".")[0] in _OF_THE_STEP for text in overrides)
+    with blame(where):
+        given = override(written, overrides)
+        run = run_of(_without_open(given) if changed else given, where, Path(path).parent)
     return replace(run, measured=None, plausible=()) if changed else run
+
+
+def _without_open(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return tables without the open values of the measurement, which are those of the file."""
+    measured = tables.get("measured")
+    if not isinstance(measured, Mapping):
+        return tables
+    return {**tables, "measured": {k: v for k, v in measured.items() if k != "open"}}
 
 
 def read_one_plan(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:

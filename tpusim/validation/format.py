@@ -226,7 +226,7 @@ def _spans(outcomes: Sequence[RunOutcome]) -> Iterator[str]:
         seconds = (span.low_s, span.high_s, one.run.step_s)
         inside = "inside" if one.in_span else "outside"
         keys = ", ".join(one.run.measured.open)
-        left = f"; without {span.left_out} that do not fit in HBM" if span.left_out else ""
+        left = f"; {span.left_out} more do not fit in HBM" if span.left_out else ""
         table.append((one.run.id, *(f"{s:.3f} s" for s in seconds), inside, f"{keys}{left}"))
     yield from fixed_table(table, (max(width, len(heads[0])), 11, 11, 11, 9))
 

@@ -155,12 +155,17 @@ class RunOutcome:
 
 
 def simulate_run(
-    run: MeasuredRun, without_passes: Sequence[str] = (), change: RunChange | None = None
+    run: MeasuredRun,
+    without_passes: Sequence[str] = (),
+    change: RunChange | None = None,
+    *,
+    spans: bool = False,
 ) -> RunOutcome:
     """Simulate a run; the outcome of one that cannot be simulated has a reason.
 
     without_passes: passes of the lowering to switch off.
     change: returns the run to simulate in place of the one that it gets.
+    spans: also simulate what the source leaves open.
     """
     if run.given is None:
         return _failed(run, "error", run.reason)
@@ -172,7 +177,8 @@ def simulate_run(
 
     try:
         result = simulated(run.given)
-        span = open_span(run.measured, result, run.given.plausible, simulated)
+        plausible = run.given.plausible if spans else ()
+        span = open_span(run.measured, result, plausible, simulated)
         return _simulated(run, result, family_of(run, result.model), span)
     except TpusimError as error:
         return _failed(run, "error", str(error))

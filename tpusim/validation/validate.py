@@ -111,7 +111,7 @@ def validate(
     found, unread = read_measured(runs)
     simulated = []
     for run in found:
-        simulated.append(simulate_run(run, without_passes, change))
+        simulated.append(simulate_run(run, without_passes, change, spans=True))
         if progress is not None:
             progress(len(simulated), len(found))
     outcomes = with_guesses(simulated)

@@ -146,6 +146,11 @@ def test_open_values_are_written_and_read_again(tmp_path: Path) -> None:
         ),
         ('"plan.seq_len" = [128]', "measured.open has [128] for plan.seq_len; write a list of two"),
         ('"plan.seq_len" = 128', "measured.open.plan.seq_len is 128; write a table of lists"),
+        ('"plan.seq_len" = [128, 64, 128]', "measured.open has [128, 64, 128] for"),
+        (
+            '"plan.seq_len" = [128, 64]\n"plan.seq_len, plan.remat" = [[128, "full"], [9, "full"]]',
+            "measured.open names plan.seq_len twice; write it in one entry",
+        ),
         ("plan.seq_len = [64]", "measured.open.plan is a table; write a table of lists"),
         (
             '"plan.seq_len" = ["long", 128]',
@@ -198,3 +203,10 @@ def test_a_sweep_has_no_measurement(tmp_path: Path) -> None:
 def test_python_is_told_the_same(wrong: object) -> None:
     with pytest.raises(PlanError, match=r"^measured\.step_s is .*; write a number above 0$"):
         ts.Measured(step_s=wrong)  # type: ignore[arg-type]
+
+
+def test_an_override_of_an_open_key_leaves_the_measurement_out(tmp_path: Path) -> None:
+    opened(tmp_path, '"plan.seq_len" = [128, 64]')
+    (written,) = tmp_path.glob("*.toml")
+    run = read_run(written, ["plan.seq_len=512"])
+    assert (run.plan.seq_len, run.measured) == (512, None)
