@@ -19,7 +19,7 @@ INSTRUCTIONS_APART = 100
 `ScheduleAwareCollectiveOpsCSE` merges two of them unless the longest path between their users is
 longer. With full remat and activations sharded over `tensor`, by tokens or by `embed`, the
 gradients of Q, K and V have a copy each behind GELU or a gated MLP with SiLU, and none behind ReLU
-or without rotations; the input of the MLP is always near (libtpu 0.0.42.1: so in 34 of 43 programs
+or without rotations; the input of the MLP is always near (libtpu 0.0.42.1: so in 43 of 54 programs
 on v3 to v6e). On 7x the SparseCore gathers each once (2 plans)."""
 
 GRADIENT_PATH = 0.75
