@@ -41,6 +41,7 @@ def right(w: GraphWriter, name: str, callee: str) -> Any:
     values: dict[str, Any] = {
         "x": x, "first": x, "memory": x, "embedded": x, "made": x, "q": heads, "k": heads,
         "v": heads,  "t": heads, "lhs": x, "value": x, "vector": x, "shorts": "embed",
+        "logits": x, "images": x, "texts": x,
         "state": w.state("s", *x.dims),
         "rhs": w.weight("weight", "embed", "mlp"), "ids": ids, "labels": ids, "parts": (x, x),
         "table": w.weight("table", "vocab", "embed"), "inputs": (x,), "xs": (x,), "ins": (x,),

@@ -78,15 +78,17 @@ def test_a_forward_pass_is_the_graph_without_its_loss(name: str) -> None:
         _ = alone.loss
 
 
-def test_only_the_loss_of_two_towers_multiplies_matrices() -> None:
+def test_only_losses_of_pairs_multiply_matrices() -> None:
+    """Each image with each text, as vectors of one width."""
     found = {name: loss_flops(models.load(name).graph(batch=8, seq_len=SEQ_LEN)) for name in ZOO}
-    towers = {name for name in ZOO if isinstance(models.load(name), models.TwoTowers)}
-    assert towers
-    assert {name for name, flops in found.items() if flops} == towers
-    for name in towers:
+    kinds = (models.TwoTowers, models.ContrastiveCaptioner)
+    paired = {name for name in ZOO if isinstance(models.load(name), kinds)}
+    assert {name for name, flops in found.items() if flops} == paired
+    for name in paired:
         model = models.load(name)
-        assert isinstance(model, models.TwoTowers)
-        assert found[name] == 2 * 8 * 8 * model.shared  # each image with each text
+        assert isinstance(model, kinds)
+        towers = isinstance(model, models.TwoTowers)
+        assert found[name] == 2 * 8 * 8 * (model.shared if towers else model.text.embed)
 
 
 @pytest.mark.parametrize(

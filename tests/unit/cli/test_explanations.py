@@ -28,7 +28,7 @@ def test_an_entry_is_a_choice(
 def test_convolutions_of_a_step_are_listed_slowest_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The weight gradient of ResNet-50's stem, on 64-channel lanes, wastes most of the array."""
+    """All 158 of ResNet-50, single taps too; its stem's gradient wastes most of the array."""
     run = [
         "simulate",
         "tests/measured/systems/mlperf07-resnet-v4-64.toml",
@@ -37,8 +37,8 @@ def test_convolutions_of_a_step_are_listed_slowest_first(
     ]
     text = said(run, capsys)[1]
     head, *rows = text[text.index("convolutions ") :].split("\n")
-    assert head.startswith("convolutions 59 on v4, ")
-    assert any(row.startswith("stem  ") for row in rows)
+    assert head.startswith("convolutions 158 on v4, ")
+    assert any(row.startswith("stem/dw  ") for row in rows)
     assert "padding wastes 62% of the array" in text
     assert said(["simulate", RUN, "--explain", "convolutions"], capsys)[2].endswith(
         "bert-480b has no convolutions to explain; leave --explain out\n"
