@@ -217,7 +217,7 @@ class _ProgramCosts:
         """Return the tasks of one stage."""
         segments = tuple(self._segment(segment) for segment in program.segments)
         phases = {segment.name: first_phase(segment.body) for segment in segments}
-        body = tuple(task for op in program.body for task in self._top(op, phases))
+        body = tuple(self._body(program.body, phases))
         skewed = _with_slice_skew(body, dict(links), segments, self.machine.pod)
         return CostedProgram(
             name=program.name,
@@ -237,15 +237,20 @@ class _ProgramCosts:
             found = self._segments[id(segment)] = TaskSegment(name=segment.name, body=body)
         return found
 
-    def _top(self, op: TopOp, segments: Container[str]) -> tuple[TopTask, ...]:
-        if isinstance(op, Call):
-            if op.segment not in segments:
-                raise ValueError(f"call {op.name!r} runs {op.segment!r}, which is no segment")
-            return (op,)
-        found = self._known.get(id(op))
-        if found is None:
-            found = self._known[id(op)] = _op_tasks(op, self.machine)
-        return found
+    def _body(self, body: Sequence[TopOp], segments: Container[str]) -> list[TopTask]:
+        """Return the tasks of a body, with its calls of segments as they are."""
+        tasks: list[TopTask] = []
+        for op in body:
+            if isinstance(op, Call):
+                if op.segment not in segments:
+                    raise ValueError(f"call {op.name!r} runs {op.segment!r}, which is no segment")
+                tasks.append(op)
+                continue
+            found = self._known.get(id(op))
+            if found is None:
+                found = self._known[id(op)] = _op_tasks(op, self.machine)
+            tasks += found
+        return tasks
 
 
 def _with_slice_skew(

@@ -134,7 +134,9 @@ def _order(stages: Sequence[StageCode]) -> Iterator[tuple[int, StageRun]]:
     ready = deque(range(len(stages)))
     while ready:
         lane = ready.popleft()
-        for run in stages[lane].runs[done[lane] :]:
+        runs = stages[lane].runs
+        while done[lane] < len(runs):
+            run = runs[done[lane]]
             missing = _missing(run, sent)
             if missing:
                 waiting.setdefault(missing, []).append(lane)
@@ -158,21 +160,26 @@ def _order(stages: Sequence[StageCode]) -> Iterator[tuple[int, StageRun]]:
 
 def _missing(run: StageRun, sent: set[str]) -> str | None:
     """Return the first message that a run awaits and that has not been sent."""
-    return next((message for message in run.awaits if message not in sent), None)
+    for message in run.awaits:
+        if message not in sent:
+            return message
+    return None
 
 
-@dataclass(slots=True)
 class _SentMessages:
-    """The messages of one lane, by their segment and their receiver."""
+    """The messages of one lane, by their segment, their receiver and their bytes."""
 
-    messages: Sequence[MessageTask]
+    def __init__(self, messages: Sequence[MessageTask]) -> None:
+        self._places: dict[tuple[str, int, Number], int] = {}
+        for at, sent in enumerate(messages):
+            self._places.setdefault((sent.segment, sent.to, sent.bytes), at)
 
     def index(self, call: Call, send: Send) -> int:
         """Return the index of the message that a call sends."""
-        for at, sent in enumerate(self.messages):
-            if sent.segment == call.segment and sent.to == send.to and sent.bytes == send.bytes:
-                return at
-        raise KeyError(f"call {call.name!r} sends {send.message!r}, which has no task")
+        found = self._places.get((call.segment, send.to, send.bytes))
+        if found is None:
+            raise KeyError(f"call {call.name!r} sends {send.message!r}, which has no task")
+        return found
 
 
 class _MessageSteps:
