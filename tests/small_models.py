@@ -1,11 +1,24 @@
 """A small model of each architecture, with and without fused attention and experts."""
 
+from typing import Any
+
 from tpusim import models
 from tpusim.models import Architecture
 
 _WIDTHS = {"embed": 256, "mlp": 512, "heads": 4}
 _TEXT = {**_WIDTHS, "layers": 4, "vocab": 1024}
 _IMAGES = {**_WIDTHS, "image": 64, "classes": 128}
+
+
+def small_metnet2(**changes: Any) -> models.MetNet2:
+    """Return a MetNet-2 of few channels, on 64 x 64 positions."""
+    sizes = {
+        "context": 64, "target": 64, "hidden": 16, "slices": 2, "dilations": (1, 2), "stacks": 1,
+        "in_channels": 16, "lstm": 16, "up_blocks": 1, "up_channels": 64, "head": 64,
+        "lead_features": 64,
+    }  # fmt: skip
+    return models.MetNet2(**{**sizes, **changes})
+
 
 SMALL_MODELS: tuple[Architecture, ...] = (
     models.Transformer(name="flash", kv_heads=2, **_TEXT),

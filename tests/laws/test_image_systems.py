@@ -6,9 +6,10 @@ from math import prod
 
 import pytest
 from accounts import total_flops
+from small_models import small_metnet2
 
 import tpusim as ts
-from tpusim.models import Architecture, DiffusionUNet, MaskRCNN, MetNet2, ResNet, UNet3d
+from tpusim.models import Architecture, DiffusionUNet, MaskRCNN, ResNet, UNet3d
 from tpusim.program import Compute, ConvolutionWork, Flops, MatmulWork, Program, Work, walk_ops
 
 MODELS: tuple[Architecture, ...] = (
@@ -18,20 +19,7 @@ MODELS: tuple[Architecture, ...] = (
     ),
     UNet3d(name="volumes", patch=16, filters=(8, 16, 32)),
     MaskRCNN(name="mask", image=(128, 192), rois=16, mask_rois=8),
-    MetNet2(
-        context=64,
-        target=64,
-        hidden=16,
-        slices=2,
-        dilations=(1, 2),
-        stacks=1,
-        in_channels=16,
-        lstm=16,
-        up_blocks=1,
-        up_channels=64,
-        head=64,
-        lead_features=64,
-    ),
+    small_metnet2(),
 )
 MESHES = ({"data": 4}, {"fsdp": 4}, {"data": 2, "space": 2}, {"data": 1, "space": 4})
 

@@ -103,10 +103,9 @@ class WorkSeconds:
         Images may be in another order, without padding, cut, and written by other operations: the
         epilogue is apart, and what the operation would compute as it reads is on the chip.
         """
-        split, op = dict(node.split), node.op
-        examples = self._examples(op, split)
         if self.plan.compiler.lowering == "ideal":
             return None
+        examples = self._examples(node.op, dict(node.split))
         if not any(bool(np.any(each <= self.few)) for each in examples):
             return None
         alone = replace(

@@ -16,7 +16,7 @@ from tpusim.graph.contractions import Einsum
 from tpusim.graph.graph import LOSS, Graph
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
-from tpusim.graph.remat import PlainMatmuls, Remat, check_saved_names, recompute
+from tpusim.graph.remat import Remat, check_saved_names, recompute
 from tpusim.graph.tensor import ADAPTER_RANK, STORED, Tensor, TensorRole
 
 
@@ -220,7 +220,7 @@ def _transpose_scan(
         inner.ops,
         keeps,
         in_readers=remat.left_to_compiler,
-        keeps_norms=not isinstance(remat, PlainMatmuls),
+        keeps_norms=remat.keeps_norms,
     )
     body = _block_by_block(again, inner.ops)
     parts = (

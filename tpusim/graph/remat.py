@@ -77,6 +77,11 @@ class Remat:
         """
         return self.policy == "none" and self.unrolled
 
+    @property
+    def keeps_norms(self) -> bool:
+        """True if norms that only matmuls read are in memory where the compiler chooses."""
+        return True
+
     def keeps(self, op: Op, tensor: Tensor) -> bool:
         """Return True if `tensor`, made by `op`, is saved for the backward pass.
 
@@ -121,6 +126,11 @@ class PlainMatmuls(Remat):
         """Return True if `tensor`, made by `op`, is saved for the backward pass."""
         return not isinstance(op, Pointwise) or (op.alone and not op.generated)
 
+    @property
+    def keeps_norms(self) -> bool:
+        """False: norms are computed again in the matmuls that read them."""
+        return False
+
 
 def recompute(
     body: tuple[Op, ...],
@@ -145,7 +155,8 @@ def recompute(
         op = maker.get(tensor.name)
         kept = op is None or keeps(op, tensor)
         if op is not None and in_readers:
-            kept = _is_in_memory(op, tensor, body if keeps_norms else (), maker, kept)
+            in_memory = _is_in_memory(op, maker, kept)
+            kept = in_memory or (keeps_norms and _is_norm_of_matmuls(op, tensor, body))
         if op is None or kept:
             saved.setdefault(tensor.name, tensor)
         elif tensor.name not in again:
@@ -160,20 +171,22 @@ def recompute(
     return tuple(ops), tuple(saved[name] for name in sorted(saved))
 
 
-def _is_in_memory(
-    op: Op, tensor: Tensor, body: tuple[Op, ...], maker: Mapping[str, Op], kept: bool
-) -> bool:
-    """Return True for what is in HBM anyway: see `Remat.left_to_compiler`.
+def _is_in_memory(op: Op, maker: Mapping[str, Op], kept: bool) -> bool:
+    """Return True for what is in HBM anyway, norms apart: see `Remat.left_to_compiler`.
 
-    A norm is, if matmuls alone read it; a copy of what an attention kernel made is not.
+    A copy of what an attention kernel made is not.
     """
-    if not isinstance(op, Pointwise):
-        return kept
-    if op.function == COPY:
+    if isinstance(op, Pointwise) and op.function == COPY:
         return kept and not isinstance(maker.get(op.inputs[0].name), Attention)
+    return kept
+
+
+def _is_norm_of_matmuls(op: Op, tensor: Tensor, body: tuple[Op, ...]) -> bool:
+    """Return True for the result of a norm that matmuls alone read."""
+    if not isinstance(op, Pointwise) or op.function == COPY or not op.over:
+        return False
     readers = [each for each in body if tensor in each.inputs]
-    only_matmuls = bool(readers) and all(isinstance(each, Einsum) for each in readers)
-    return kept or (bool(op.over) and only_matmuls)
+    return bool(readers) and all(isinstance(each, Einsum) for each in readers)
 
 
 def check_saved_names(remat: Remat, tensors: Iterable[Tensor]) -> None:

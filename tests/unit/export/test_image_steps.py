@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from small_models import small_metnet2
 
 import tpusim as ts
 from tpusim.base import PlanError
@@ -14,7 +15,6 @@ from tpusim.models import (
     ContrastiveCaptioner,
     DiffusionUNet,
     MaskRCNN,
-    MetNet2,
     ResNet,
     UNet3d,
     VideoTransformer,
@@ -59,21 +59,7 @@ SMALL: tuple[Architecture, ...] = (
         attention="dot",
         **WIDTHS,
     ),
-    MetNet2(
-        name="rain",
-        context=32,
-        target=64,
-        hidden=16,
-        slices=2,
-        dilations=(1, 2),
-        stacks=1,
-        in_channels=16,
-        lstm=16,
-        up_blocks=1,
-        up_channels=64,
-        head=64,
-        lead_features=64,
-    ),
+    small_metnet2(name="rain", context=32),
 )
 
 

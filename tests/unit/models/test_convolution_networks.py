@@ -4,6 +4,7 @@ from fractions import Fraction
 from math import prod
 
 import pytest
+from small_models import small_metnet2
 
 import tpusim as ts
 from tpusim.base import ModelError
@@ -26,20 +27,7 @@ SMALL: tuple[Architecture, ...] = (
     SSD(name="levels", joins_levels=False),
     MaskRCNN(image=(128, 192), rois=16, mask_rois=8),
     MaskRCNN(name="matmuls", image=(128, 192), rois=16, mask_rois=8, roi_align="matmuls"),
-    MetNet2(
-        context=64,
-        target=64,
-        hidden=16,
-        slices=2,
-        dilations=(1, 2),
-        stacks=1,
-        in_channels=16,
-        lstm=16,
-        up_blocks=1,
-        up_channels=64,
-        head=64,
-        lead_features=64,
-    ),
+    small_metnet2(),
 )
 
 
