@@ -87,13 +87,13 @@ class Measured:
             if not isinstance(key, str):
                 raise PlanError(f"measured.open has {shown(key)}; write keys of the run file")
             for one in open_keys(key):
-                if named.count(one) > 1:
-                    raise PlanError(f"measured.open names {one} twice; write it in one entry")
                 if one not in self.assumed:
                     raise PlanError(
                         f"measured.open has {shown(one)}, which measured.assumed does not name; "
                         "add it there if the source leaves it open, or leave it out of both"
                     )
+                if named.count(one) > 1:
+                    raise PlanError(f"measured.open names {one} twice; write it in one entry")
             if not is_list(values) or len(values) < 2:
                 raise PlanError(
                     f"measured.open has {shown(values)} for {key}; write a list of two values or "
