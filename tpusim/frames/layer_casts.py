@@ -79,6 +79,8 @@ def freed_when_read(
             return op
         if isinstance(op, Loop) and op.name in layers:
             op = replace(op, body=_freeing(op.body, layers[op.name]))
+        if place != cast and place not in before and place not in after:
+            return op
         own = () if place == cast else op.allocs
         allocs = (*before.get(place, ()), *own)
         return replace(op, allocs=allocs, frees=(*op.frees, *after.get(place, ())))

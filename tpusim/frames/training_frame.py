@@ -239,13 +239,15 @@ def with_loss_value(ops: Sequence[TopOp], partitioned: PartitionedGraph) -> tupl
     *_, last = (op for op in ops if isinstance(op, Compute))
     makers = {node.name for node in partitioned.nodes if LOSS in node.writes}
 
-    def holding(op: Compute) -> Compute:
+    def holding(op: TopOp) -> TopOp:
+        if not isinstance(op, Compute) or (op.name not in makers and op is not last):
+            return op
         allocs = (value,) if op.name in makers else ()
         frees = (value.tensor,) if op is last else ()
         return replace(op, allocs=(*op.allocs, *allocs), frees=(*op.frees, *frees))
 
     made = any(isinstance(op, Compute) and op.name in makers for op in ops)
-    return tuple(holding(op) if made and isinstance(op, Compute) else op for op in ops)
+    return tuple(map(holding, ops)) if made else tuple(ops)
 
 
 def reduce_once(

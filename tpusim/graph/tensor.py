@@ -8,6 +8,7 @@ only the operands have is contracted.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import TypeAlias
 
 DimSizes: TypeAlias = Mapping[str, int]
@@ -112,6 +113,7 @@ def part_of(dim: str, parts: int) -> str:
     return f"{dim}{_PART_MARK}{parts}" if parts > 1 else dim
 
 
+@cache
 def whole_dim(dim: str) -> str:
     """Return the dimension of which `dim` is a part; it is sharded as its parts are."""
     return dim.partition(_PART_MARK)[0]
@@ -124,6 +126,7 @@ MakeGradient: TypeAlias = Callable[[Tensor], Tensor]
 """Makes the tensor for an operation's contribution to the gradient of one of its inputs."""
 
 
+@cache
 def plain_dim(dim: str) -> str:
     """Return the dimension without the part of the model that it belongs to, and whole.
 

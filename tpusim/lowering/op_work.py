@@ -373,9 +373,8 @@ def buffer_bytes(buffer: Buffer, sizes: Sizes) -> Number:
 
 
 def _stored_bytes(buffer: Buffer, sizes: Sizes) -> Number:
-    local = buffer.local
-    sizes = sizes.arranged(local.arrangement)
-    return sizes.nbytes(local, buffer.dtype) * sizes.lanes(local.dims, local.split())
+    sizes = sizes.arranged(buffer.local.arrangement)
+    return sizes.tiled_elements(buffer.local) * sizes.itemsize(buffer.dtype)
 
 
 def collective_bytes(collective: CollectiveNode, sizes: Sizes) -> Number:

@@ -6,6 +6,7 @@ numbers, for one mesh (Python ints, exact) or for many at once (float64 arrays).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import ceil
 
 import numpy as np
@@ -64,6 +65,7 @@ class Sizes:
     _extents: dict[tuple[str, Axes], Number] = field(default_factory=dict, init=False)
     _products: dict[tuple[object, ...], Number] = field(default_factory=dict, init=False)
     _elements: dict[int, tuple[LocalShape, Number]] = field(default_factory=dict, init=False)
+    _tiled: dict[int, tuple[LocalShape, Number]] = field(default_factory=dict, init=False)
 
     def arranged(self, arrangement: Arrangement | None) -> "Sizes":
         """Return the sizes of images in another arrangement; these, if it is None."""
@@ -106,6 +108,14 @@ class Sizes:
         found = self._elements.get(id(local))
         if found is None:
             found = self._elements[id(local)] = local, self._count(local)
+        return found[1]
+
+    def tiled_elements(self, local: LocalShape) -> Number:
+        """Return the elements of a local tensor with those that only fill its tiles."""
+        found = self._tiled.get(id(local))
+        if found is None:
+            tiled = self.elements(local) * self.lanes(local.dims, local.split())
+            found = self._tiled[id(local)] = local, tiled
         return found[1]
 
     def _count(self, local: LocalShape) -> Number:
@@ -216,6 +226,7 @@ def _ceil_div(size: Number, parts: Number) -> Number:
     return -(-size // int(parts)) if parts == int(parts) else ceil(size / parts)
 
 
+@cache
 def _of_image(dims: tuple[str, ...]) -> bool:
     """Return True for [batch, positions..., channels]; tokens of a sequence are no positions."""
     if len(dims) < IMAGE_DIMS - 1 or plain_dim(dims[-1]).removeprefix(INPUT) != CHANNELS:

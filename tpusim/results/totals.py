@@ -55,9 +55,7 @@ def step_flops(programs: Sequence[Program]) -> Flops:
     """Return the FLOPs of all programs."""
     kinds: Counter[str] = Counter()
     for body, times, _ in distinct_bodies(programs):
-        flops = total_flops(body)
-        for kind in FLOP_KINDS:
-            kinds[kind] += getattr(flops, kind) * times
+        _add_flops(kinds, body, times)
     return Flops(**kinds)
 
 
@@ -82,11 +80,15 @@ def distinct_bodies(programs: Sequence[Program]) -> Iterator[tuple[tuple[Op, ...
 def total_flops(body: tuple[TopOp, ...]) -> Flops:
     """Return the FLOPs of a body, loops counted as often as they run."""
     kinds: Counter[str] = Counter()
-    for op, times in walk_ops(body):
+    _add_flops(kinds, body, 1)
+    return Flops(**kinds)
+
+
+def _add_flops(kinds: Counter[str], body: tuple[TopOp, ...], times: int) -> None:
+    for op, runs in walk_ops(body, times=times):
         if isinstance(op, Compute):
             for kind in FLOP_KINDS:
-                kinds[kind] += getattr(op.flops, kind) * times
-    return Flops(**kinds)
+                kinds[kind] += getattr(op.flops, kind) * runs
 
 
 def to_host_bytes(body: tuple[TopOp, ...], segments: tuple[Segment, ...] = ()) -> float:
