@@ -232,7 +232,7 @@ def _refused() -> str:
 
 
 def _passes() -> str:
-    lines = ["| pass | what it does | applies to | seen in |", "| --- | --- | --- | --- |"]
+    lines = ["| pass | effect | applies to | evidence |", "| --- | --- | --- | --- |"]
     for each in all_passes():
         name = f"`{each.name}`" + (" (observed)" if each.observed else "")
         shown = each.shown_by or "(the plan asks for it)"
