@@ -203,7 +203,9 @@ class Chip:
     flops: peak FLOP/s by dtype; a dtype that is absent has no matmul. f32 is JAX's default
         precision, one bf16 pass, so it has the bf16 peak.
     vpu_flops: peak FLOP/s of the vector unit.
+    hbm_bytes: HBM as marketed.
     hbm_usable_bytes: HBM that the compiler lets a program use.
+    hbm_bandwidth: nominal B/s, of reads and writes together.
     ici_bandwidth: nominal B/s of one link per direction; two links per torus dimension.
     die_to_die_bandwidth: B/s between the chip's two devices per direction; 0 if it has one device.
     dcn_bandwidth, pcie_bandwidth: B/s out of the chip, in one direction.
