@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from table import until_schedule
 
-LEAST_PROGRAMS = 20
+LEAST_PROGRAMS = 30
 """The fewest programs of a row."""
 
 WEIGHTS = "weights"

@@ -110,9 +110,9 @@ class LinkUse(NamedTuple):
 class Stats(NamedTuple):
     """The cost of the run: SimPy events, loop iterations run and requested, folds, seconds.
 
-    seconds: wall-clock time of the engine, the only number that differs from run to run.
-
     Hop by hop, each crossing of a link by a message is an event too.
+
+    seconds: wall-clock time of the engine, the only number that differs from run to run.
     """
 
     events: int
