@@ -232,12 +232,14 @@ def _refused() -> str:
 
 
 def _passes() -> str:
+    """The passes that programs showed; the plan itself asks for the others."""
+    shown = [each for each in all_passes() if each.shown_by]
     lines = ["| pass | effect | applies to | evidence |", "| --- | --- | --- | --- |"]
-    for each in all_passes():
+    for each in shown:
         name = f"`{each.name}`" + (" (observed)" if each.observed else "")
-        shown = each.shown_by or "(the plan asks for it)"
-        lines.append(f"| {name} | {each.does} | {each.when} | {shown} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {name} | {each.does} | {each.when} | {each.shown_by} |")
+    others = ", ".join(f"`{each.name}`" for each in all_passes() if not each.shown_by)
+    return "\n".join(lines) + f"\n\nOther passes carry out what the plan asks for: {others}.\n"
 
 
 def _slice_keys() -> Iterator[Key]:
