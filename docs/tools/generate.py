@@ -236,7 +236,7 @@ def _passes() -> str:
     shown = [each for each in all_passes() if each.shown_by]
     lines = ["| pass | effect | applies to | evidence |", "| --- | --- | --- | --- |"]
     for each in shown:
-        name = f"`{each.name}`" + (" (observed)" if each.observed else "")
+        name = f"`{each.name}`" + ("\\*" if each.observed else "")
         lines.append(f"| {name} | {each.does} | {each.when} | {each.shown_by} |")
     others = ", ".join(f"`{each.name}`" for each in all_passes() if not each.shown_by)
     return "\n".join(lines) + f"\n\nOther passes carry out what the plan asks for: {others}.\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from table import until_schedule
 
-LEAST_PROGRAMS = 30
+LEAST_PROGRAMS = 50
 """The fewest programs of a row."""
 
 WEIGHTS = "weights"
@@ -84,12 +84,12 @@ def _axes(axes: list[str]) -> str:
 def _width(devices: int) -> str:
     for low, high in WIDTHS:
         if low <= devices <= high:
-            return str(low) if low == high else f"{low} to {high}"
+            return f"{low}-{high}"
     return ""
 
 
 def _first(width: str) -> int:
-    return int(width.split(" ")[0])
+    return int(width.partition("-")[0])
 
 
 def _shares(traffic: Mapping[str, Any]) -> Counter[str]:
