@@ -97,9 +97,8 @@ def table() -> str:
 
 def _lines() -> Iterator[str]:
     yield (
-        "| ranges of runs published before | runs (families) | runs after | their mean error today "
-        "| with what was known then | in their range today | with what was known then "
-        "| median half-width |"
+        "| ranges of runs published before | runs (families) | runs after | their mean error: today "
+        "| as of the date | in their range: today | as of the date | median half-width |"
     )
     yield f"| --- |{7 * ' ---: |'}"
     for date in DATES:
@@ -108,7 +107,7 @@ def _lines() -> Iterator[str]:
         known = [row.family for row in residuals() if row.id not in new]
         yield _line(date, f"{len(known)} ({len(set(known))})", after)
     each_once = {kind: once(kind) for kind in SHOWN}
-    yield _line("the half-year of each run, which counts once", "", each_once)
+    yield _line("its own half-year, each run once", "", each_once)
 
 
 def _line(name: str, known: str, found: dict[str, list[Judged]]) -> str:
