@@ -239,7 +239,7 @@ def _passes() -> str:
         name = f"`{each.name}`" + ("\\*" if each.observed else "")
         lines.append(f"| {name} | {each.does} | {each.when} | {each.shown_by} |")
     others = ", ".join(f"`{each.name}`" for each in all_passes() if not each.shown_by)
-    return "\n".join(lines) + f"\n\nOther passes carry out what the plan asks for: {others}.\n"
+    return "\n".join(lines) + f"\n\nOther passes carry out requests of the plan: {others}.\n"
 
 
 def _slice_keys() -> Iterator[Key]:
