@@ -97,7 +97,7 @@ def table() -> str:
 
 def _lines() -> Iterator[str]:
     yield (
-        "| ranges of runs published before | runs (families) | runs after | their mean error: today "
+        "| ranges of runs published before | runs (families) | runs after | mean error: today "
         "| as of the date | in their range: today | as of the date | median half-width |"
     )
     yield f"| --- |{7 * ' ---: |'}"
