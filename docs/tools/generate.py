@@ -3,9 +3,10 @@
     python docs/tools/generate.py          # write
     python docs/tools/generate.py --check  # exit with 1 where a page is out of date
 
-run_file.md: the keys of a run file, from the classes that it fills. compiler.md: the passes of the
+run_file.md: the keys of a run file, from the classes that they fill. compiler.md: the passes of the
 lowering, and how compiled programs move what they move. models.md: the families of Hugging Face
-configs. accuracy.md, user_guide.md: how far off plans are in HBM. accuracy.md: what ranges hold of
+configs. api.md: the public names. your_own_architecture.md: the methods of the graph writer.
+accuracy.md, user_guide.md: how far off plans are in HBM. accuracy.md: what ranges hold of
 the runs that were published after theirs. README.md: what its ten lines print.
 """
 
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "plan_vs_compiler"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "calibration"))
 
+import api_page
 import coverage_by_time
 import hbm_errors
 import key_tables
@@ -40,6 +42,8 @@ def tables() -> dict[str, dict[str, str]]:
         "compiler.md": {"passes": _passes(), "mechanisms": mechanisms.markdown() + "\n"},
         "user_guide.md": {"hbm": hbm_errors.sentence()},
         "accuracy.md": {"hbm": hbm_errors.table(), "by-time": coverage_by_time.table()},
+        "api.md": {"names": api_page.listed()},
+        "your_own_architecture.md": {"writer": api_page.writer()},
         "models.md": {"families": _families(), "refused": _refused()},
     }
 
@@ -59,11 +63,15 @@ def _families() -> str:
 
 
 def _refused() -> str:
+    """The operations that several types of configs are refused for."""
     missing = defaultdict(list)
     for name, (what, _) in refused_types().items():
         missing[what].append(f"`{name}`")
+    shown = {what: names for what, names in missing.items() if len(names) > 1}
+    others = len(refused_types()) - sum(map(len, shown.values()))
     lines = ["| missing | `model_type` |", "| --- | --- |"]
-    lines += [f"| {what} | {', '.join(names)} |" for what, names in missing.items()]
+    lines += [f"| {what} | {', '.join(names)} |" for what, names in shown.items()]
+    lines.append(f"| other operations | {others} further types |")
     return "\n".join(lines) + "\n"
 
 

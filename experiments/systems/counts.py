@@ -1,11 +1,10 @@
-"""The table of parameters and FLOPs beside the published ones, in docs/models.md.
+"""The table of parameters and FLOPs beside the published ones, in experiments/systems/counts.md.
 
-    python experiments/systems/counts.py docs/models.md
+    python experiments/systems/counts.py experiments/systems/counts.md
 
-writes the models with a published count between the marks `<!-- counts -->` and
-`<!-- /counts -->` of the page. The published counts and their sources are in
-`published_counts.csv`. A source may count multiply-accumulates (MAC), each of which is two FLOPs
-here.
+writes it between the marks `<!-- counts -->` and `<!-- /counts -->` of the page. The published
+counts are in `published_counts.csv`. A source may count multiply-accumulates (MAC), each of which
+is two FLOPs here.
 """
 
 import csv
@@ -118,24 +117,23 @@ def _number(text: str, units: Mapping[str, float], gap: str) -> float | None:
 
 
 def lines() -> Iterator[str]:
-    """Yield the lines of the table: the models with a published count."""
-    yield "| model | parameters | published | forward GFLOP | published | remark |"
-    yield "| --- | ---: | ---: | ---: | ---: | --- |"
+    """Yield the lines of the table."""
+    heads = ("model", "parameters", "published", "", "forward GFLOP", "tokens", "published", "")
+    yield f"| {' | '.join((*heads, 'source', 'why'))} |"
+    yield f"| --- | {' | '.join(['---:'] * (len(heads) - 1))} | --- | --- |"
     for one in counts():
-        if not any(one.said):
-            continue
-        parameters, flops = (
-            said and f"{said} ({difference:+.1%})"
-            for said, difference in zip(one.said, one.differences, strict=True)
-        )
-        tokens = f"{one.seq_len} tokens" if one.seq_len else ""
+        differences = ["" if each is None else f"{each:+.1%}" for each in one.differences]
         cells = (
             f"`{one.name}`",
             f"{one.parameters / 1e6:,.2f}M",
-            parameters,
+            one.said[0] or "-",
+            differences[0],
             f"{one.flops / 1e9:,.2f}",
-            flops,
-            "; ".join(each for each in (tokens, one.reason) if each),
+            str(one.seq_len or ""),
+            one.said[1] or "-",
+            differences[1],
+            one.source,
+            one.reason,
         )
         yield f"| {' | '.join(cells)} |"
 

@@ -60,7 +60,7 @@ def test_counts_of_sources_are_read(text: str, number: float | None) -> None:
 
 
 def test_the_page_has_the_table_of_today() -> None:
-    page = ROOT / "docs/models.md"
+    page = ROOT / "experiments/systems/counts.md"
     text = page.read_text("utf-8")
     tables = {"counts": "\n".join(script()["lines"]())}
     page_with = runpy.run_path(str(FOLDER / "table.py"))["page_with"]
