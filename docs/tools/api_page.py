@@ -68,8 +68,9 @@ def signature(called: Any) -> str:
 
 
 def summary(value: Any) -> str:
-    """The first line of the docstring."""
-    return (inspect.getdoc(value) or "").partition("\n")[0].removesuffix(".").replace("|", "\\|")
+    """The first sentence of the docstring."""
+    line = (inspect.getdoc(value) or "").partition("\n")[0]
+    return line.partition(". ")[0].removesuffix(".").replace("|", "\\|")
 
 
 def _item(name: str) -> str:

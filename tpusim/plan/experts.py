@@ -24,8 +24,8 @@ class Experts:
     group: sequences that share the slots of each expert (the groups of GShard and Switch). A mask
         has a place for each token of a group in each slot, so matmuls with the mask grow with the
         group. Only with a capacity.
-    dispatch: tokens find slots by `sort` or by matmuls with a `one_hot` mask; empty for `one_hot`
-        with a capacity, `sort` without.
+    dispatch: slots by `sort` or by a `one_hot` mask; empty for `one_hot` with a capacity, `sort`
+        without. A sort goes through HBM; a mask is multiplied by matmuls.
     exchange: how tokens reach experts on other devices: `all-to-all`, `gather` or `ring`. With
         `gather` each device gathers all tokens and picks those of its experts, and results are
         scattered; `ring` is a gather in a collective matmul for the dispatch and an all-to-all for
@@ -33,12 +33,12 @@ class Experts:
     sort_gradient: the gradient of sorted tokens: a `gather` in the inverse order, or a `scatter`.
         JAX's own gradient of picking rows is the scatter, which adds one row after the other
         (MaxText until mid-2025); MaxText's `use_custom_sort_vjp` gathers.
-    buffer: rows of a device's expert buffer over the mean, where nothing is dropped; 0 for all rows
-        that could arrive. Shapes are fixed, so passes through HBM and memory have all rows, and
-        only grouped kernels skip the empty ones. MaxText's `ragged_buffer_factor` drops what does
-        not fit; here nothing is dropped.
-    skew: unevenness of the experts' load, from 0 (even) to 1 (random choice); only where nothing is
-        dropped. The busiest device decides.
+    buffer: rows of a device's expert buffer over the mean, without drops; 0 for all possible rows.
+        Shapes are fixed, so passes through HBM and memory have all rows, and only grouped kernels
+        skip the empty ones. MaxText's `ragged_buffer_factor` drops what does not fit; here nothing
+        is dropped.
+    skew: unevenness of the experts' load without drops, from 0 (even) to 1 (random choice). The
+        busiest device decides.
     seed: seed of the one draw for all layers.
     tiles: tiles of the grouped kernels: rows, `embed`, width of an expert; empty for Tokamax's
         choice on 7x. Kernels compute whole tiles. MaxText: `tile_batch_seq`, `tile_embed_dim`,

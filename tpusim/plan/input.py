@@ -54,8 +54,8 @@ class Input:
     readers: concurrent reads of a host.
     reader_bandwidth: bandwidth of one read; inf for no limit.
     storage_bandwidth: bandwidth of all reads of a host; the network of its chips if not given.
-    files: files of the records, dealt out to the hosts; enough for all readers if not given. A host
-        reads each file by one reader, so hosts with fewer files may read more slowly.
+    files: files of the records; enough for all readers if not given. They are dealt out to the
+        hosts. A host reads each file by one reader, so hosts with fewer files may read more slowly.
     decompressors: decompressing threads of a host; one per vCPU if not given.
     decompress_rate: decompressed output of one thread; inf for no time.
     workers: decoding threads of a host; one per vCPU if not given.

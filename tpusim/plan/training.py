@@ -31,21 +31,22 @@ class Training:
     global_batch: examples per step over all devices.
     microbatches: parts of the global batch that run one after the other. Their gradients are
         accumulated, and the optimizer runs once.
-    gradient_reduction: when weight gradients are summed over devices: `per-microbatch`, as the
-        compiler does, or `per-step`, after the last microbatch. With `per-step`, as in programs
-        that write their own collectives, each device accumulates its own terms in the accumulators'
-        dtype, in the layout in which it read the weights.
+    gradient_reduction: sums of weight gradients over devices: `per-microbatch`, as the compiler
+        does, or `per-step`. With `per-step`, as in programs that write their own collectives, each
+        device accumulates its own terms in the accumulators' dtype, in the layout in which it read
+        the weights, and they are summed after the last microbatch.
     vocab_tiles: parts of a device's tokens whose loss is computed one after the other. The logits
         of one part are in HBM at a time; the backward pass computes them again.
     vocab_blocks: blocks of the vocabulary whose loss is computed one after the other. A running sum
         of exponentials joins them; the backward pass computes the logits again.
-    loss_labels: how the loss picks the labels' logits: `mask` (one-hot), `take` (`take_along_axis`)
-        or `index` (`logits[rows, labels]`). `take`, as in optax, and `index` gather from logits in
-        f32; the gradient of `take` is a mask, and the gradient of `index` is a scatter in f32.
+    loss_labels: labels' logits by `mask` (one-hot), `take` (`take_along_axis`) or `index`
+        (`logits[rows, labels]`). `take`, as in optax, and `index` gather from logits in f32; the
+        gradient of `take` is a mask, and the gradient of `index` is a scatter in f32.
     input_s: time of the host for the batch of a step; no step is shorter. The host makes the next
         batch while a step runs.
-    loop: `asynchronous`, where the host starts a step during the previous one, or `synchronous`,
-        where it reads each loss first. The devices of a synchronous loop wait for the host.
+    loop: `asynchronous`, or `synchronous` if the host reads each loss before the next step. The
+        host of an asynchronous loop starts a step during the previous one; the devices of a
+        synchronous loop wait for the host.
     trainable: name patterns of the weights to train, such as `head`, `wq` or `*scale`; all others
         are frozen. A frozen weight has no gradient, no optimizer state and no update. Without
         patterns and adapters all weights are trained; adapters always are.

@@ -28,8 +28,8 @@ class Measured:
     step_is: `printed`, or the derivation of the step time.
     source: repository, file and revision, or paper and table.
     date: date of the measurement, or name of a release.
-    confidence: `A`: time and configuration from one source; `B`: a published number with a matching
-        configuration; `C`: parts are inferred.
+    confidence: `A` for one source of time and configuration, `B` for a matching configuration, `C`
+        for inferred parts.
     framework: framework of the program, such as `maxtext`.
     family: runs of one family share their errors.
     assumed: keys of the file that the source does not state.
