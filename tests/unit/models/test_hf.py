@@ -381,8 +381,8 @@ CANNOT = [
     ({"model_type": "llama4", "text_config": {"num_local_experts": 16}},
      "llama4.* chunked attention; the nearest family is Mixtral"),
     ({"architectures": ["DeepseekV32ForCausalLM"], "index_topk": 2048},
-     r"V32.* as it has sparse attention with selected keys \(index_topk = 2048\); the nearest family is "
-     r"DeepSeek-V3 \(DeepseekV3ForCausalLM\)"),
+     r"V32.* as it has sparse attention with selected keys \(index_topk = 2048\); the nearest "
+     r"family is DeepSeek-V3 \(DeepseekV3ForCausalLM\)"),
     (like("qwen3-30b-a3b", linear_num_value_heads=32),
      "linear attention .* nearest family is Qwen3 MoE"),
     ({"architectures": ["MambaForCausalLM"]}, "state-space layers; the nearest family is Llama"),
