@@ -37,7 +37,7 @@ class Transformer(GroupedFields, Architecture):
     `Transformer(..., moe=MoE(experts=8, experts_per_token=2))`. Flat keys can be read too
     (`model.kv_rank`), but for `attention`, which is the group.
 
-    name: name in results.
+    name: name in results; in a run file also the name of a published model.
     kind: `decoder` (causal attention) or `encoder`.
     layers: layers of attention and MLP.
     embed: width of the residual stream.
