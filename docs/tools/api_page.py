@@ -48,7 +48,7 @@ def listed() -> str:
 
 def writer() -> str:
     """The methods of the graph writer as a table."""
-    lines = ["| method | what it does |", "| --- | --- |"]
+    lines = ["| method | effect |", "| --- | --- |"]
     for name, method in inspect.getmembers(GraphWriter, inspect.isfunction):
         if not name.startswith("_"):
             lines.append(f"| `w.{name}{signature(method)}` | {summary(method)} |")

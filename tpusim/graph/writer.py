@@ -67,7 +67,7 @@ class GraphWriter:
             )
 
     def size(self, **sizes: int) -> None:
-        """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
+        """Declare dimensions of this part. Raise ModelError for a second size of one name."""
         for short, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ModelError(
