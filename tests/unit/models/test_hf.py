@@ -307,8 +307,7 @@ def test_small_gemma_4_has_wide_layers_and_embeddings_in_each() -> None:
                    layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7)  # fmt: skip
     assert replace(from_hf(small), name="gemma4-e2b") == models.load("gemma4-e2b")
     assert (
-        "not modelled: keys and values shared between layers "
-        "(num_kv_shared_layers = 20)"
+        "not modelled: keys and values shared between layers (num_kv_shared_layers = 20)"
     ) in hf_notes(small)
 
 
