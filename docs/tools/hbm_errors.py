@@ -21,10 +21,10 @@ def sentence() -> str:
     sizes = sorted(map(abs, errors(rows)))
     refused, near = sum(row.refused for row in rows), len(hbm_errors().rows) - len(rows)
     return (
-        f"Of {len(rows)} compiled plans that are kept to judge by, {refused} of them refused by"
-        f" the compiler, HBM is off by {median(sizes):.1%} in the median and by at most "
-        f"{sizes[int(NINTH * (len(sizes) - 1))]:.0%} in nine of ten; beside them are {near} of "
-        f"{NEAR_THE_LIMIT}, of which the compiler computes a part again.\n"
+        f"Over {len(rows)} compiled plans, {refused} of them refused by the compiler, the error of "
+        f"HBM is {median(sizes):.1%} in the median and at most "
+        f"{sizes[int(NINTH * (len(sizes) - 1))]:.0%} in nine of ten. {near} further plans have "
+        f"{NEAR_THE_LIMIT}, where the compiler recomputes a part.\n"
     ).replace("%", " %")
 
 

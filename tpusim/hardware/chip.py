@@ -193,7 +193,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A TPU chip; all numbers are per chip unless said.
+    """A TPU chip; numbers are per chip unless stated otherwise.
 
     generation: generation whose slices it forms (`v4`, ..., `7x`).
     slice_rules: the legal slices of its own generation.

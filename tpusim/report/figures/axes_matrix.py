@@ -72,7 +72,7 @@ def _columns(result: Result) -> tuple[str, ...]:
 
 @of_result
 def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the bytes that each mesh axis sends over each class of links; returns the axes.
+    """Draw the bytes of each mesh axis over each class of links.
 
     ax: None for a new figure.
     """

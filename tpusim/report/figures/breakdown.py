@@ -64,7 +64,7 @@ def breakdown_title(result: Result) -> str:
 
 @of_result
 def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw where the step goes, `breakdown_data`, on `ax`, or on a new figure; returns the axes."""
+    """Draw the parts of the step by kind of work."""
     bars, stages = breakdown_data(result), len(result.programs)
     ax = new_figure(7.2, 1.5 + 0.42 * len(bars)).add_subplot() if ax is None else ax
     step = sum(bar.total for bar in bars)

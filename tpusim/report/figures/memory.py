@@ -128,7 +128,7 @@ def _in_flight(result: Result, time_ps: int) -> int:
 
 @of_result
 def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the HBM of a device over the step on `ax`, or on a new figure; returns the axes."""
+    """Draw the HBM of a device over the step."""
     use = memory_data(result)
     ax = canvas.new_figure(8.4, 3.6).add_subplot() if ax is None else ax
     factor, unit = canvas.time_scale(use.end_s)

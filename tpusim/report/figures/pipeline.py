@@ -83,7 +83,7 @@ def pipeline_data(result: Result) -> PipelineFigure:
 
 @of_result
 def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `pipeline_data` on `ax`, or on a new figure; returns the axes.
+    """Draw the slots of each pipeline stage.
 
     Slots have the number of their microbatch where it fits. Of several chunks of a stage, later
     ones are paler.

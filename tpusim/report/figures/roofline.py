@@ -138,7 +138,7 @@ def _bytes(op: Compute) -> float:
 
 @of_result
 def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `roofline_data` on `ax`, or on a new figure; returns the axes.
+    """Draw the largest operations against the roofs of compute and HBM.
 
     Points too close to distinguish share a label with the numbers of all, which refer to the
     list beside the axes. Operations with hardly any HBM traffic, as their data is on the chip, are

@@ -44,7 +44,7 @@ WAIT_STYLE = FillStyle("white", "xxxxx")
 
 @of_result
 def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tuple[Axes, ...]":
-    """Draw an iteration of each loop, the core and the links below it; returns the axes.
+    """Draw one iteration of each loop: the core and the links.
 
     axes: one for each window of `timeline_data`, or none for a new figure.
     """

@@ -81,7 +81,7 @@ def _dcn_name(link: str) -> str:
 
 @of_result
 def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the use of the core and of each link on `ax`, or on a new figure; returns the axes.
+    """Draw the use of the core and of each link.
 
     A link of DCN or the host is left out where its share would print as zero.
     """
