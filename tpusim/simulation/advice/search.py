@@ -103,7 +103,7 @@ class Search:
         return self._climb(best, Effort.PROGRAM)
 
     def _numerics(self, best: Candidate) -> Candidate:
-        return self._climb(best, Effort.PROGRAM, lambda candidate: _narrow(candidate.result))
+        return self._climb(best, _taken(best), lambda candidate: _narrow(candidate.result))
 
     def _batch(self, best: Candidate) -> Candidate:
         base = self.trials.base.plan.global_batch
@@ -114,7 +114,7 @@ class Search:
                     what = f"{times} times the global batch ({times * base})"
                     yield Choice("batch", what, {"global_batch": times * base}, Effort.BATCH)
 
-        return self._climb(best, Effort.PROGRAM, larger)
+        return self._climb(best, _taken(best), larger)
 
     def _pruned(self, candidate: Candidate) -> Candidate:
         """Return a candidate without the choices that save next to nothing and are not needed."""
@@ -125,6 +125,11 @@ class Search:
             if fewer.per_example <= candidate.per_example * (1 + LITTLE):
                 candidate = fewer
         return candidate
+
+
+def _taken(best: Candidate) -> Effort:
+    """Return the effort that a candidate takes, and that of flags at least."""
+    return max((choice.effort for choice in best.choices), default=Effort.FLAG)
 
 
 def _nothing(candidate: Candidate) -> Iterable[Choice]:
