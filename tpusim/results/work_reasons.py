@@ -66,13 +66,11 @@ def _attention(parts: StepParts) -> Iterator[Reason]:
     largest = sorted(losses.items(), key=lambda each: -each[1])
     clauses = [LOSSES[name].format(part) for name, part in largest if part > LEAST_CLAUSE]
     tail = f": {', '.join(clauses)}" if clauses else ""
-    at = f"{rate:.0%} of the matrix unit's peak"
+    what = f"attention takes {share:.1%} of the step at {rate:.0%} of the matrix unit's peak"
     yield Reason(
         kind=ReasonKind.ATTENTION,
         share=share * max(0.0, 1 - rate),
-        because=(
-            f"attention takes {share:.1%} of the step at {at}, in blocks of {queries} x {keys}{tail}"
-        ),
+        because=f"{what}, in blocks of {queries} x {keys}{tail}",
         evidence={
             "share": share,
             "rate": rate,

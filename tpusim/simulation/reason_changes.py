@@ -10,6 +10,7 @@ from tpusim.hardware import DCN_PREFIX, Placement, Slice, candidates
 from tpusim.program import SPLASH
 from tpusim.results import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
+from tpusim.simulation.names_to_save import names_to_save
 from tpusim.simulation.plan_changes import input_changes
 
 BLOCKS = (2048, 1024)
@@ -136,8 +137,11 @@ def _bubble(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
 
 
 def _recomputation(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
-    """Yield the policies that save more."""
-    for policy in POLICIES[POLICIES.index(result.plan.remat.policy) + 1 :]:
+    """Yield names to save, and the policies that save more, the one that saves most first."""
+    remat = result.plan.remat
+    for names in names_to_save(result):
+        yield Remedy(f"saving {', '.join(names)}", {"save": [*remat.save, *names]})
+    for policy in reversed(POLICIES[POLICIES.index(remat.policy) + 1 :]):
         yield Remedy(f"remat {policy}", {"remat": policy})
 
 
