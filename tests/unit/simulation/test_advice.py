@@ -52,7 +52,7 @@ def test_other_policies_and_batches_are_tried() -> None:
 
 def test_a_mesh_with_a_given_placement_gets_the_one_that_was_found() -> None:
     plan = plan_of({"fsdp": 4, "tensor": 4}, placement={"fsdp": ["x"], "tensor": ["y"]})
-    advice = simulate(small(), plan, V5E).advice()
+    advice = simulate(small(), plan, V5E).advice(quick=True)
     moved = [change for change in advice.changes if change.what.startswith("mesh ")]
     assert moved
     for change in moved:
@@ -65,7 +65,7 @@ def test_a_mesh_with_a_given_placement_gets_the_one_that_was_found() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused_with_its_reason() -> None:
-    advice = simulate(small(), plan_of({"fsdp": 16}, global_batch=16), V5E).advice()
+    advice = simulate(small(), plan_of({"fsdp": 16}, global_batch=16), V5E).advice(quick=True)
     refused = dict(advice.refused)
     assert "global_batch" in refused["half the global batch (8)"]
     assert f"{len(refused)} more cannot be simulated" in str(advice)
