@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tpusim.accuracy import MeasuredMfu, measured_mfu_on
+from tpusim.base.phase import Phase
 from tpusim.base.units import format_seconds
 from tpusim.program import Compute, Single, walk_ops
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
@@ -126,6 +128,15 @@ class ReplayResult(Result):
         return self.model_flops / self.peak_flops / self.step_time_s
 
     @property
+    def measured_mfu(self) -> MeasuredMfu | None:
+        """The MFUs of published runs of transformers on the chip.
+
+        None if the MFU is not known, and for a program without a backward pass.
+        """
+        trains = self.phases_s[Phase.BACKWARD] > 0
+        return measured_mfu_on(self.pod.chip.generation) if trains and self.mfu else None
+
+    @property
     def unknown_share(self) -> float:
         """The fraction of the step in operations that are not understood."""
         return sum(each.picoseconds for each in self.unknown) / self.timeline.total_ps
@@ -206,7 +217,8 @@ class ReplayResult(Result):
         if not self.model_flops or self._once() < REDUNDANT_TIMES * self.model_flops:
             return ()
         share = 1 - self.model_flops / self._once()
-        return (StepWarning("repeated work", share, self._redundant(self.model_flops)),)
+        what = self._redundant(self.model_flops)
+        return (StepWarning("repeated work", share, what, what=what),)
 
     def tables(self) -> Iterator[object]:
         """Yield the user's most expensive lines."""

@@ -273,7 +273,7 @@ def test_the_page_says_where_nothing_like_it_was_measured(kind: str) -> None:
 
 def test_limits_and_simulated_changes_are_in_the_page() -> None:
     found = result()
-    advice = found.advice()
+    advice = found.advice(quick=True)
     page = report_page(found, advice=advice)
     assert "Each change below was simulated" in page
     assert all(str(escape(limit.resource)) in page for limit in advice.limits)
