@@ -30,7 +30,7 @@ class OperationTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepParts:
+class OperationTimes:
     """The operations of a step with their time."""
 
     result: Result
