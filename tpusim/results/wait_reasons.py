@@ -7,16 +7,16 @@ from tpusim.base.units import format_bytes
 from tpusim.costs import DISPATCH, HOST_LABEL, INPUT, SKEW, STRAGGLERS
 from tpusim.hardware import DCN_PREFIX
 from tpusim.program import Collective, walk_ops
-from tpusim.results.operation_times import OperationTime, OperationTimes, is_exposed
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
 from tpusim.results.result import BUBBLE_LABEL, Result
+from tpusim.results.time_by_operation import OperationTime, TimeByOperation, is_exposed
 
 SHORTEST_RING = 3
 """Positions of a dimension below which a missing link between its ends changes nothing."""
 
 
-def wait_reasons(parts: OperationTimes) -> Iterator[Reason]:
+def wait_reasons(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield why the core waits, a reason for each group of devices or cause."""
     groups: dict[str, list[OperationTime]] = {}
     for row in parts.rows:
@@ -31,7 +31,7 @@ def wait_reasons(parts: OperationTimes) -> Iterator[Reason]:
         yield _bubble(parts.result, parts.result.bubble)
 
 
-def _collectives(parts: OperationTimes, rows: Sequence[OperationTime]) -> Reason:
+def _collectives(parts: TimeByOperation, rows: Sequence[OperationTime]) -> Reason:
     """Return why the core waits for collectives: their mode, their bytes, and where they run."""
     result, share = parts.result, parts.share(rows)
     times: Counter[str] = Counter()
@@ -96,7 +96,7 @@ def _shape(result: Result, axes: Sequence[str]) -> tuple[dict[str, float], str]:
     return {"open": 1.0}, f"; {','.join(names)} {do} not close to a ring on this slice"
 
 
-def _other(parts: OperationTimes, label: str, share: float) -> Reason | None:
+def _other(parts: TimeByOperation, label: str, share: float) -> Reason | None:
     """Return why the core waits for anything but collectives; None where nothing is known."""
     result, evidence = parts.result, {"share": share}
     waits = f"the core waits {share:.1%} of the step"

@@ -13,11 +13,11 @@ from tpusim.costs.compute import hbm_seconds, matrix_rate
 from tpusim.hardware import Device
 from tpusim.program import AttentionWork, Compute, MatmulWork, round_up, seen_keys
 from tpusim.results.critical_path import limits
-from tpusim.results.operation_times import OperationTimes
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
 from tpusim.results.resources import FREE, LAUNCHES
 from tpusim.results.result import Result
+from tpusim.results.time_by_operation import TimeByOperation
 
 TIMES_WIDER = 8
 """How much longer a side is made, to see what its length costs."""
@@ -37,7 +37,7 @@ LEAST_CLAUSE = 0.05
 """The fraction of attention's work from which on a sentence names what it goes to."""
 
 
-def work_reasons(parts: OperationTimes) -> Iterator[Reason]:
+def work_reasons(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield why the work of the core takes as long as it does."""
     yield from _attention(parts)
     yield from _narrow_matmuls(parts)
@@ -46,7 +46,7 @@ def work_reasons(parts: OperationTimes) -> Iterator[Reason]:
     yield from _optimizer(parts)
 
 
-def _attention(parts: OperationTimes) -> Iterator[Reason]:
+def _attention(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield the rate of fused attention, with its blocks, and what of it is no score in use."""
     found: list[tuple[Any, Any]] = parts.works(AttentionWork)
     device = parts.result.pod.chip.device
@@ -118,7 +118,7 @@ def _mean(found: list[tuple[Any, Any]], value: Any) -> float:
     return float(sum(row.picoseconds * value(work) for row, work in found) / whole)
 
 
-def _narrow_matmuls(parts: OperationTimes) -> Iterator[Reason]:
+def _narrow_matmuls(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield what the step takes more because a side of its matmuls is short.
 
     These are matmuls that HBM bounds, or with a side below that of the array. Each is compared with
@@ -181,7 +181,7 @@ def _widened(work: MatmulWork, name: str) -> MatmulWork:
     return replace(work, read_bytes=read, write_bytes=write, epilogue_flops=more, **longer)
 
 
-def _recomputation(parts: OperationTimes) -> Iterator[Reason]:
+def _recomputation(parts: TimeByOperation) -> Iterator[Reason]:
     rows = parts.where(lambda row: row.phase is Phase.RECOMPUTE)
     share = parts.share(rows)
     policy = _policy(parts.result)
@@ -199,7 +199,7 @@ def _policy(result: Result) -> str:
     return result.plan.remat.policy if isinstance(result, PlanResult) else ""
 
 
-def _launches(parts: OperationTimes) -> Iterator[Reason]:
+def _launches(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield the launches and latencies on the critical path, and how short the operations are."""
     share = sum(each.share for each in limits(parts.result) if each.resource == LAUNCHES)
     rows = parts.where(lambda row: row.op is not None)
@@ -218,7 +218,7 @@ def _launches(parts: OperationTimes) -> Iterator[Reason]:
     )
 
 
-def _optimizer(parts: OperationTimes) -> Iterator[Reason]:
+def _optimizer(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield the time of the update itself, without waits, and the bytes that it moves."""
     rows = [row for row in parts.where(lambda row: row.phase is Phase.OPTIMIZER) if not row.waits]
     own = [(row, row.op.work) for row in rows if isinstance(row.op, Compute)]
