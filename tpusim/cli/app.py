@@ -24,14 +24,14 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 app = App(
     name="tpusim",
-    epilog=f"Example: {EXAMPLES['simulate']}",
+    epilog=EXAMPLES["simulate"],
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=HELP_OPTIONS,
 )
 
 explain_app = App(
-    epilog=f"Example: {EXAMPLES['conv']}",
+    epilog=EXAMPLES["conv"],
     rich_markup_mode=None,
     help="Show what one operation costs, and what other shapes would.",
     context_settings=HELP_OPTIONS,
@@ -85,7 +85,7 @@ RunSettings: TypeAlias = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a key: plan.remat=minimal.",
+        help="Change a key: plan.remat=minimal (see tpusim keys).",
         autocompletion=complete_setting,
     ),
 ]

@@ -34,6 +34,18 @@ def models(
     return show_models(name, as_json=as_json)
 
 
+@app.command()
+def keys(
+    prefix: Annotated[
+        str, argument("PREFIX", "The beginning of keys: plan, or plan.attention.")
+    ] = "",
+) -> str:
+    """List the keys of a run file, which --set changes, with what to write."""
+    from tpusim.cli.keys_command import keys_text
+
+    return keys_text(prefix)
+
+
 @explain_app.callback()
 def explain_root() -> None:
     """Show what one operation costs, and what other shapes would."""

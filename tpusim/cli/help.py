@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 RUN = "experiments/bert_480b/run.toml"
 """The run of the examples."""
@@ -26,6 +26,7 @@ EXAMPLES: Mapping[str, str] = {
     "validate": "tpusim validate tests/measured/runs/later",
     "calibrate": "tpusim calibrate tests/measured/runs/later/yx-v6e-8-272m-b8.toml --out mine.toml",
     "chips": "tpusim chips v5p",
+    "keys": "tpusim keys plan.attention",
     "models": "tpusim models llama3.1-8b",
     "compile": "tpusim compile step.mlir --slice v5e:4x4 --mesh data=16 --out step.hlo.gz",
     "replay": "tpusim replay tests/data/hlo/decoder_v5e_2x2_x2.hlo.gz",
@@ -35,17 +36,32 @@ EXAMPLES: Mapping[str, str] = {
 """An example of each command, by its name."""
 
 
+FIRST_OPTIONS = ("--set",)
+LAST_OPTIONS = (
+    *("--stats", "--fold", "--program", "--explain", "--without", "--full", "--time-limit"),
+    *("--workers", "--cluster", "--out", "--html", "--csv", "--json", "--quiet", "--help"),
+)
+"""Options that stand before and after a command's own ones in each help, in this order."""
+
+
 class Command(TyperCommand):
-    """A command whose help has its arguments by their names, and ends with an example."""
+    """A command whose help begins with an example, and has its arguments by their names."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the example, the usage, what the command does, its arguments and options."""
+        write_example(formatter, EXAMPLES[self.name or ""])
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words after the command in the line of its usage."""
         return [self.options_metavar or "", *map(_usage, filter(_is_argument, self.params))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and the options."""
+        """Write the arguments and the options, those that commands share in one order."""
         found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for param in self.get_params(ctx):
+        for param in sorted(self.get_params(ctx), key=_place):
             if (record := param.get_help_record(ctx)) is None:
                 continue
             if _is_argument(param):
@@ -57,30 +73,42 @@ class Command(TyperCommand):
                 with formatter.section(name):
                     formatter.write_dl(records)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the example."""
-        with formatter.section("Example"):
-            indent = " " * formatter.current_indent
-            lines = _continued(EXAMPLES[self.name or ""], formatter.width - 2 * len(indent) - 2)
-            formatter.write("".join(f"{indent}{line}\n" for line in lines))
+
+class Group(TyperGroup):
+    """A group of commands whose help begins with an example, its epilog."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the example, the usage, what the group does, its options and commands."""
+        write_example(formatter, self.epilog or "")
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
 
 
-class PlanCommand(Command):
-    """A command whose help also lists the plan's keys that take one of some words."""
+def write_example(formatter: Any, command: str) -> None:
+    """Write the example at the top of a help."""
+    with formatter.section("Example"):
+        indent = " " * formatter.current_indent
+        lines = _continued(command, formatter.width - 2 * len(indent) - 2)
+        formatter.write("".join(f"{indent}{line}\n" for line in lines))
+    formatter.write("\n")
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the keys, which load only when help is asked for, and the example."""
-        from tpusim.plan import PLAN_CHOICES, PLAN_KEYS
 
-        rows = [(f"plan.{key}", ", ".join(PLAN_CHOICES[key])) for key in PLAN_KEYS.table
-                if key in PLAN_CHOICES]  # fmt: skip
-        with formatter.section("Keys of some words"):
-            formatter.write_dl(rows)
-        super().format_epilog(ctx, formatter)
+def _place(param: Any) -> tuple[int, int]:
+    """Return the sort key of an option in a help; a command's own ones stay as they are."""
+    for name in param.opts:
+        if name in FIRST_OPTIONS:
+            return 0, FIRST_OPTIONS.index(name)
+        if name in LAST_OPTIONS:
+            return 2, LAST_OPTIONS.index(name)
+    return 1, 0
 
 
 class App(typer.Typer):
     """A Typer application of such commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=Group, **options)
 
     def command(
         self, name: str | None = None, *, cls: Any = Command, **options: Any

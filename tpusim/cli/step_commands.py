@@ -32,7 +32,6 @@ from tpusim.cli.app import (
     tried_folder,
     with_files,
 )
-from tpusim.cli.help import PlanCommand
 
 if TYPE_CHECKING:
     from tpusim.plan import MeasuredStage
@@ -44,7 +43,7 @@ SAMPLE_COLUMNS = ("stage", "threads", "records", "bytes", "seconds")
 SAMPLE_HELP = f"a CSV file with the columns {', '.join(SAMPLE_COLUMNS)}"
 
 
-@app.command(cls=PlanCommand)
+@app.command()
 def simulate(
     run: Annotated[
         list[str] | None,
@@ -178,7 +177,7 @@ def _sample(text: str) -> "Iterator[MeasuredStage]":
         yield MeasuredStage(line["stage"], *values)
 
 
-@app.command(cls=PlanCommand)
+@app.command()
 @garbage_collector_on()
 def check(
     run: RunFile,
@@ -210,7 +209,7 @@ def check(
     return printed(text, as_json=as_json, quiet=quiet), code
 
 
-@app.command(cls=PlanCommand)
+@app.command()
 def export(
     run: RunFile,
     out: Annotated[str | None, option("--out", "FILE.py", "Write the program there.")] = None,

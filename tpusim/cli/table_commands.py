@@ -35,7 +35,6 @@ from tpusim.cli.app import (
     tried_folder,
     with_files,
 )
-from tpusim.cli.help import PlanCommand
 
 if TYPE_CHECKING:
     from tpusim.sweeps.scaling import Scaling
@@ -73,7 +72,7 @@ def compare(
     return printed(text, as_json=as_json, quiet=quiet)
 
 
-@app.command(cls=PlanCommand)
+@app.command()
 @garbage_collector_on()
 def sweep(
     path: Annotated[str, argument("SWEEP.toml", "A run, what to try; - is stdin.")],
@@ -176,7 +175,7 @@ def search(
     return printed(answer, as_json=as_json, quiet=quiet), code
 
 
-@app.command(cls=PlanCommand)
+@app.command()
 @garbage_collector_on()
 def scaling(
     run: RunFile,

@@ -13,7 +13,7 @@ next stage that uses its output.
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
@@ -28,7 +28,7 @@ from tpusim.program import Collective, Compute, Program, Schedule, Transfer, wal
 from tpusim.report.figures.utilisation import resource_name
 from tpusim.report.link_traffic import link_series
 from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
-from tpusim.results import PICO, Result, StageSlot, operation_of, pipelined
+from tpusim.results import PICO, Result, StageSlot, StageUse, operation_of, pipelined
 from tpusim.results.stage_uses import stage_uses
 
 Event: TypeAlias = dict[str, Any]
@@ -63,14 +63,17 @@ def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
     Raise TpusimError if `expand` is neither of its values.
 
     expand: `ends` shows the first and the last iterations of folded loops, one slice with the
-        number of those between, and the operations of the first and the last slot of each kind;
-        `all` shows every iteration and slot.
+        number of those between, and the operations of the first and the last slot of each kind,
+        with a slice for each slot between; `all` shows the operations of every iteration and slot.
     """
     if expand not in ("ends", "all"):
         raise TpusimError(f"expand is {expand!r} ({nearest(expand, ('ends', 'all'))})")
     lanes = range(len(result.timeline.lanes))
+    uses = stage_uses(result)
     events = [event for lane in lanes for event in _lane(result, lane, expand == "all")]
-    events += [*_stages(result), *_busy_counters(result)]
+    if len(result.programs) > 1 and expand == "ends":
+        events += [event for use in uses for event in _hidden_slots(result.timeline, use)]
+    events += [*_stages(result, uses), *_busy_counters(result)]
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
     return {
         "displayTimeUnit": "ns",
@@ -128,12 +131,26 @@ def _busy_counters(result: Result) -> Iterator[Event]:
             before = share
 
 
-def _stages(result: Result) -> Iterator[Event]:
+def _hidden_slots(timeline: Timeline, use: StageUse) -> Iterator[Event]:
+    """Yield a slice for each slot of a stage whose operations are not shown, in their place."""
+    shown = [(each.start_ps, each.end_ps) for each in core_slices(timeline, use.stage)]
+    ends = [0, *(end for _, end in shown)]
+    starts = [*(start for start, _ in shown), timeline.lanes[use.stage][1]]
+    for begin, until in zip(ends, starts, strict=True):
+        for timed in use.slots:
+            span = max(begin, timed.start_ps), min(until, timed.end_ps)
+            if span[0] < span[1]:
+                about = {"microbatch": timed.slot.microbatch, "chunk": timed.slot.chunk}
+                name = f"{timed.slot}, with operations like the first's"
+                yield _complete(use.stage, OPS_THREAD, name, span, about)
+
+
+def _stages(result: Result, uses: Sequence[StageUse]) -> Iterator[Event]:
     """Yield the slots of each stage of a pipeline, on a thread each, and the flows between them."""
     planned = pipelined(result)
     if planned is None:
         return
-    plan, uses = planned.plan, stage_uses(planned)
+    plan = planned.plan
     order = Schedule(
         plan.active_schedule, plan.microbatches, plan.pipeline.virtual_stages, ((),) * len(uses)
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tpusim.results.reason import Reason, ReasonKind
 from tpusim.results.result import Result
-from tpusim.results.step_parts import StepParts
+from tpusim.results.time_by_operation import TimeByOperation
 from tpusim.results.wait_reasons import wait_reasons
 from tpusim.results.work_reasons import work_reasons
 
@@ -15,7 +15,7 @@ MOST_REASONS = 5
 
 def found_reasons(result: Result) -> tuple[Reason, ...]:
     """Return why a step takes as long as it does, without changes, the largest part first."""
-    parts = StepParts(result)
+    parts = TimeByOperation(result)
     found = [*work_reasons(parts), *wait_reasons(parts), *_warned(result)]
     large = [reason for reason in found if reason.share >= LEAST_SHARE]
     return tuple(sorted(large, key=lambda reason: -reason.share)[:MOST_REASONS])

@@ -10,28 +10,28 @@ from tpusim.program import Collective, walk_ops
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
 from tpusim.results.result import BUBBLE_LABEL, Result
-from tpusim.results.step_parts import OperationTime, StepParts, is_exposed
+from tpusim.results.time_by_operation import OperationTime, TimeByOperation, is_exposed
 
 SHORTEST_RING = 3
 """Positions of a dimension below which a missing link between its ends changes nothing."""
 
 
-def wait_reasons(parts: StepParts) -> Iterator[Reason]:
+def wait_reasons(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield why the core waits, a reason for each group of devices or cause."""
     groups: dict[str, list[OperationTime]] = {}
     for row in parts.rows:
         if is_exposed(row):
             groups.setdefault(row.label, []).append(row)
     for label, rows in groups.items():
-        if any(isinstance(row.op, Collective) for row in rows):
-            yield _collectives(parts, rows)
-        elif (known := _other(parts, label, parts.share(rows))) is not None:
+        if (known := _other(parts, label, parts.share(rows))) is not None:
             yield known
+        elif any(isinstance(row.op, Collective) for row in rows):
+            yield _collectives(parts, rows)
     if isinstance(parts.result, PlanResult) and BUBBLE_LABEL not in groups and parts.result.bubble:
         yield _bubble(parts.result, parts.result.bubble)
 
 
-def _collectives(parts: StepParts, rows: Sequence[OperationTime]) -> Reason:
+def _collectives(parts: TimeByOperation, rows: Sequence[OperationTime]) -> Reason:
     """Return why the core waits for collectives: their mode, their bytes, and where they run."""
     result, share = parts.result, parts.share(rows)
     times: Counter[str] = Counter()
@@ -96,7 +96,7 @@ def _shape(result: Result, axes: Sequence[str]) -> tuple[dict[str, float], str]:
     return {"open": 1.0}, f"; {','.join(names)} {do} not close to a ring on this slice"
 
 
-def _other(parts: StepParts, label: str, share: float) -> Reason | None:
+def _other(parts: TimeByOperation, label: str, share: float) -> Reason | None:
     """Return why the core waits for anything but collectives; None where nothing is known."""
     result, evidence = parts.result, {"share": share}
     waits = f"the core waits {share:.1%} of the step"

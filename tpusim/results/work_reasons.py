@@ -17,7 +17,7 @@ from tpusim.results.plan_result import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
 from tpusim.results.resources import FREE, LAUNCHES
 from tpusim.results.result import Result
-from tpusim.results.step_parts import StepParts
+from tpusim.results.time_by_operation import TimeByOperation
 
 TIMES_WIDER = 8
 """How much longer a side is made, to see what its length costs."""
@@ -37,7 +37,7 @@ LEAST_CLAUSE = 0.05
 """The fraction of attention's work from which on a sentence names what it goes to."""
 
 
-def work_reasons(parts: StepParts) -> Iterator[Reason]:
+def work_reasons(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield why the work of the core takes as long as it does."""
     yield from _attention(parts)
     yield from _narrow_matmuls(parts)
@@ -46,7 +46,7 @@ def work_reasons(parts: StepParts) -> Iterator[Reason]:
     yield from _optimizer(parts)
 
 
-def _attention(parts: StepParts) -> Iterator[Reason]:
+def _attention(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield the rate of fused attention, with its blocks, and what of it is no score in use."""
     found: list[tuple[Any, Any]] = parts.works(AttentionWork)
     device = parts.result.pod.chip.device
@@ -60,7 +60,8 @@ def _attention(parts: StepParts) -> Iterator[Reason]:
     share = parts.share(rows)
     blocks: Counter[tuple[int, int]] = Counter()
     for row, work in found:
-        blocks[work.block] += row.picoseconds
+        block = min(work.block[0], int(work.q_len)), min(work.block[1], int(work.kv_len))
+        blocks[block] += row.picoseconds
     queries, keys = blocks.most_common(1)[0][0]
     losses = _attention_losses(found, device)
     largest = sorted(losses.items(), key=lambda each: -each[1])
@@ -117,7 +118,7 @@ def _mean(found: list[tuple[Any, Any]], value: Any) -> float:
     return float(sum(row.picoseconds * value(work) for row, work in found) / whole)
 
 
-def _narrow_matmuls(parts: StepParts) -> Iterator[Reason]:
+def _narrow_matmuls(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield what the step takes more because a side of its matmuls is short.
 
     These are matmuls that HBM bounds, or with a side below that of the array. Each is compared with
@@ -180,7 +181,7 @@ def _widened(work: MatmulWork, name: str) -> MatmulWork:
     return replace(work, read_bytes=read, write_bytes=write, epilogue_flops=more, **longer)
 
 
-def _recomputation(parts: StepParts) -> Iterator[Reason]:
+def _recomputation(parts: TimeByOperation) -> Iterator[Reason]:
     rows = parts.where(lambda row: row.phase is Phase.RECOMPUTE)
     share = parts.share(rows)
     policy = _policy(parts.result)
@@ -188,7 +189,7 @@ def _recomputation(parts: StepParts) -> Iterator[Reason]:
     yield Reason(
         kind=ReasonKind.RECOMPUTATION,
         share=share,
-        because=f"{share:.1%} of the step computes activations again for the backward pass{under}",
+        because=f"{share:.1%} of the step goes to computing activations again{under}",
         evidence={"share": share},
     )
 
@@ -198,7 +199,7 @@ def _policy(result: Result) -> str:
     return result.plan.remat.policy if isinstance(result, PlanResult) else ""
 
 
-def _launches(parts: StepParts) -> Iterator[Reason]:
+def _launches(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield the launches and latencies on the critical path, and how short the operations are."""
     share = sum(each.share for each in limits(parts.result) if each.resource == LAUNCHES)
     rows = parts.where(lambda row: row.op is not None)
@@ -217,15 +218,12 @@ def _launches(parts: StepParts) -> Iterator[Reason]:
     )
 
 
-def _optimizer(parts: StepParts) -> Iterator[Reason]:
-    rows = parts.where(lambda row: row.phase is Phase.OPTIMIZER)
-    share = parts.share(rows)
-    own = [row for row in rows if isinstance(row.op, Compute)]
-    moved = sum(
-        row.count * float(row.op.work.read_bytes + row.op.work.write_bytes)
-        for row in own
-        if isinstance(row.op, Compute)
-    )
+def _optimizer(parts: TimeByOperation) -> Iterator[Reason]:
+    """Yield the time of the update itself, without waits, and the bytes that it moves."""
+    rows = [row for row in parts.where(lambda row: row.phase is Phase.OPTIMIZER) if not row.waits]
+    own = [(row, row.op.work) for row in rows if isinstance(row.op, Compute)]
+    share = parts.share(row for row, _ in own)
+    moved = sum(row.count * float(work.read_bytes + work.write_bytes) for row, work in own)
     moved /= parts.result.timeline.core_count
     yield Reason(
         kind=ReasonKind.OPTIMIZER,

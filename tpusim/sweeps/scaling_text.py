@@ -20,6 +20,9 @@ MEASURED_RUN = "measured_run"
 
 _WHAT_GROWS = {"chips": "the chips of a slice", "slices": "the slices"}
 _HEADS = ("chips", "slice", "mesh", "batch", "step time", "MFU", "tokens/s", "efficiency")
+EFFICIENCY = "efficiency: examples per second and chip; 100% is the first plan of each table"
+"""What the last column of a table is."""
+
 _LEFT = 3
 """Columns that are aligned to the left: the first ones after the chips."""
 
@@ -33,6 +36,7 @@ def _lines(head: str, grows: Mapping[str, str], table: "DataFrame") -> Iterator[
     yield from entry("scaling", head)
     for measure, axis in grows.items():
         yield from entry("", f"{axis} grows with {_WHAT_GROWS[measure]}; the other axes stay")
+    yield from entry("", EFFICIENCY)
     for (curve, over), rows in table.groupby(["curve", "over"], sort=False):
         batch = "the batch grows with the chips" if curve == "weak" else "the batch stays"
         yield ""

@@ -87,6 +87,13 @@ def _exposed_and_status(one: RunOutcome) -> str:
     return "; ".join(filter(None, (exposed or "none", one.reason or "ok")))
 
 
+TAU_B = (
+    "Kendall's tau-b says how well the prediction orders runs: 1 if every pair is in the measured "
+    "order, 0 if as many are in the opposite one, -1 if all are."
+)
+"""What the last column of the table of errors is."""
+
+
 def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a row per group of runs: count, failures, errors, ranges, and tau-b of the MFU."""
     heads = ("runs", "failed", "median", "mean", "p90", "signed mean", *RANGE_HEADS, "tau-b")
@@ -98,7 +105,9 @@ def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
     rows.append(_group("  for the simulated runs", guess["simulated_runs"]))
     yield from fixed_table(rows, (30, *[12] * len(heads)))
     tau = _tau_text(found["tau_b_within_chips"])
-    yield f"tau-b of predicted and measured MFU within chips: {tau}"
+    yield from wrapped(
+        f"tau-b of predicted and measured MFU within chips: {tau}. {TAU_B}", rest="  "
+    )
 
 
 def _group(name: str, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -144,8 +153,9 @@ def _orders(found: Mapping[str, Any]) -> Iterator[str]:
     heads = ("order of runs that differ in", "groups", "pairs", "tau-b", "differ", "right", "share")
     yield from fixed_table([heads, *order_rows(found)], (34, *[8] * 6))
     yield from wrapped(
-        f"tau-b: of all pairs. differ: pairs whose measured costs differ by more than {NOISE:.0%}; "
-        "right and share: those of them that are predicted in the measured order."
+        "tau-b: of all pairs, 1 where all are in the measured order. differ: pairs whose measured "
+        f"costs differ by more than {NOISE:.0%}; right and share: those of them that are "
+        "predicted in the measured order."
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import run, said
 
-from tpusim.cli.help import EXAMPLES
+from tpusim.cli.help import EXAMPLES, FIRST_OPTIONS, LAST_OPTIONS
 from tpusim.cli.main import app
 
 ROOT = Path(__file__).parents[3]
@@ -34,12 +34,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shown_example(page: str) -> list[str]:
-    """The words of the command that ends a page of help, as a shell reads them."""
-    return shlex.split(page.partition("\n\nExample:\n")[2].replace("\\\n", ""))
+    """The words of the command that begins a page of help, as a shell reads them."""
+    head, _, rest = page.partition("\n\nUsage: ")
+    assert rest
+    return shlex.split(head.removeprefix("Example:\n").replace("\\\n", ""))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_ends_with_an_example_and_names_arguments_plainly(
+def test_help_begins_with_an_example_and_names_arguments_plainly(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = said([*command, "--help"], capsys)
@@ -48,6 +50,27 @@ def test_help_ends_with_an_example_and_names_arguments_plainly(
     assert shown_example(out) == shlex.split(example)
     assert shlex.split(example)[1 : len(command) + 1] == command
     assert not re.search(r"[{}<>]", out)
+
+
+@pytest.mark.parametrize("group", [[], ["explain"]])
+def test_a_group_begins_with_an_example_too(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said([*group, "--help"], capsys)
+    assert code == 0
+    assert shown_example(out) in [shlex.split(example) for example in EXAMPLES.values()]
+
+
+def test_options_have_one_order_in_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    order = [*FIRST_OPTIONS, *LAST_OPTIONS]
+    for command in COMMANDS:
+        out = said([*command, "--help"], capsys)[1]
+        options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", out, re.MULTILINE)
+        shared = [option for option in options if option in order]
+        assert shared == sorted(shared, key=order.index), command
+        own = [option for option in options if option not in order]
+        middle = len([option for option in shared if option in FIRST_OPTIONS])
+        assert options[middle : middle + len(own)] == own, command
 
 
 def test_a_narrow_terminal_gets_a_command_of_several_lines(
@@ -78,7 +101,8 @@ def test_the_example_works(name: str, folder: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in EXAMPLES if name not in ("conv", "input-rate", "chips", "export")]
+    "command",
+    [name for name in EXAMPLES if name not in ("conv", "input-rate", "chips", "keys", "export")],
 )
 def test_whatever_prints_json_can_be_quiet(
     command: str, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from inputs import SLOT_SCHEDULES
 
 import tpusim as ts
 from tpusim.cli.completion import complete_chip, complete_setting
-from tpusim.plan import CIRCULAR, PLAN_CHOICES, Plan
+from tpusim.plan import CIRCULAR, PLAN_CHOICES, PLAN_KEYS, Plan
 from tpusim.plan.pipeline import ScheduleName
 
 ROOT = Path(__file__).parents[3]
@@ -59,6 +59,7 @@ COMMANDS = [
     "train run.toml --set train.tokens=1e9",
     "search search.toml --workers 1",
     "models",
+    "keys",
     "simulate -h",
     "-h",
 ]
@@ -165,13 +166,23 @@ def test_a_run_is_read_from_stdin(
     assert error.startswith("-: the file is empty")
 
 
-def test_help_has_the_words_of_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("simulate", "sweep", "scaling", "check", "export"):
-        out = said([command, "--help"], capsys)[1]
-        assert out == said([command, "-h"], capsys)[1]
-        for key, choices in PLAN_CHOICES.items():
-            assert f"plan.{key} " in out
-            assert ", ".join(choices) in out
+def test_one_command_has_every_key_and_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(["keys"], capsys)[1]
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines() if "." in line.split()[0])
+    assert {f"plan.{key}" for key in PLAN_KEYS.table} <= set(rows)
+    for key, choices in PLAN_CHOICES.items():
+        assert all(word in rows[f"plan.{key}"] for word in choices)
+    some = said(["keys", "plan.attention"], capsys)[1].splitlines()[1:]
+    assert [line.split()[0] for line in some] == [
+        key for key in rows if key.startswith("plan.attention")
+    ]
+
+
+def test_no_such_key(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = said(["keys", "plan.rematt"], capsys)
+    assert code == 2
+    assert "no key of a run file begins with 'plan.rematt'" in error
+    assert "plan.remat" in error
 
 
 def test_the_types_say_what_is_accepted() -> None:

@@ -183,3 +183,24 @@ def test_slices_nest_by_the_rules_of_a_viewer(expand: Any) -> None:
     crossing = [{"ts": 0.0, "dur": 2.0}, {"ts": 1.0, "dur": 2.0}]
     assert not nested(crossing)
     assert nested([*crossing[:1], {"ts": 2.0, "dur": 2.0}, {"ts": 0.0, "dur": 1.0}])
+
+
+@pytest.mark.parametrize(("schedule", "parts"), [("gpipe", 1), ("interleaved", 2), ("zb-h1", 1)])
+@pytest.mark.parametrize("expand", ["ends", "all"])
+def test_the_operations_of_a_stage_have_no_gaps(schedule: str, parts: int, expand: str) -> None:
+    """Slots whose operations are not shown have a slice each."""
+    model = MODEL.replace(layers=8)
+    plan = ts.Plan(
+        mesh={"stage": 4, "fsdp": 4}, seq_len=256, global_batch=64, microbatches=8,
+        schedule=schedule, virtual_stages=parts,
+    )  # fmt: skip
+    found = trace(ts.simulate(model, plan, ts.Slice("v5e", "4x4")), expand)["traceEvents"]
+    spans = [event for event in found if event["ph"] == "X"]
+    for stage in range(4):
+        (step,) = (e for e in spans if (e["pid"], e["tid"]) == (stage, 0))
+        ops = sorted(
+            (e["ts"], e["ts"] + e["dur"]) for e in spans if (e["pid"], e["tid"]) == (stage, 1)
+        )
+        assert ops[0][0] == 0
+        assert ops[-1][1] >= step["dur"]
+        assert all(before[1] == after[0] for before, after in pairwise(ops))

@@ -7,7 +7,7 @@ from itertools import combinations
 from tpusim.base.phase import Phase
 from tpusim.program import Compute
 from tpusim.results import PlanResult
-from tpusim.results.step_parts import StepParts
+from tpusim.results.time_by_operation import TimeByOperation
 from tpusim.simulation.fit_moves import saved_names
 
 ALL_PRODUCTS = "dots"
@@ -48,7 +48,7 @@ def _recomputed(result: PlanResult) -> tuple[dict[str, float], dict[str, float]]
     model, plan = result.model, result.plan
     more = plan.replace(remat=ALL_PRODUCTS)
     names = set(saved_names(model, more)) - set(saved_names(model, plan))
-    parts = StepParts(result)
+    parts = TimeByOperation(result)
     rows = parts.where(lambda row: row.phase is Phase.RECOMPUTE and row.op is not None)
     by_scope: Counter[str] = Counter()
     for row in rows:

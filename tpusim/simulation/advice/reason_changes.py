@@ -130,7 +130,7 @@ def _bubble(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
     plan = result.plan
     if plan.microbatch % 2 == 0:
         more = 2 * plan.microbatches
-        yield Remedy(f"{more} microbatches", {"microbatches": more})
+        yield Remedy(f"a schedule of {more} microbatches", {"microbatches": more})
     if plan.active_schedule in ("gpipe", "1f1b"):
         keys = {"schedule": INTERLEAVED, "virtual_stages": PARTS}
         yield Remedy(f"an interleaved schedule with {PARTS} parts of the model a stage", keys)
@@ -140,7 +140,7 @@ def _recomputation(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
     """Yield names to save, and the policies that save more, the one that saves most first."""
     remat = result.plan.remat
     for names in names_to_save(result):
-        yield Remedy(f"saving {', '.join(names)}", {"save": [*remat.save, *names]})
+        yield Remedy(f"keeping {', '.join(names)} in HBM", {"save": [*remat.save, *names]})
     for policy in reversed(POLICIES[POLICIES.index(remat.policy) + 1 :]):
         yield Remedy(f"remat {policy}", {"remat": policy})
 

@@ -111,6 +111,7 @@ def _advice(
         refused=tuple(refused),
         notes=notes,
         to_fit=result.ways_to_fit(),
+        reasons=result.reasons(),
     )
 
 

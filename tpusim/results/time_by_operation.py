@@ -30,7 +30,7 @@ class OperationTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepParts:
+class TimeByOperation:
     """The operations of a step with their time."""
 
     result: Result
