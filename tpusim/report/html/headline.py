@@ -1,4 +1,4 @@
-"""The first screen: how fast, how good, whether it fits, what bounds it, what to change, the cost."""
+"""The first screen: how fast, how good, whether it fits, its bounds, the best change, the cost."""
 
 from collections.abc import Iterator
 from math import floor, log10
