@@ -38,14 +38,14 @@ HOLDER_STYLES: Mapping[str, FillStyle] = {
     "saved activations": FillStyle("#9a86b8", "////"),
     "activations": FillStyle("#dcd3e8"),
     "gradients": FillStyle("#8fae8b", "----"),
-    "fragmentation": FillStyle("#e4e7eb", ".."),
+    "fragmentation": FillStyle("#e4e7eb", "xx"),
 }
 """What holds HBM in most steps. Amber is left to the mesh axes."""
 
 OTHER_HOLDERS = (
     FillStyle("#b9a6d3", "xxxx"),
     FillStyle("#a9d3cf", "++++"),
-    FillStyle("#8c96a3", "o"),
+    FillStyle("#8c96a3", "--"),
     FillStyle("#7aa5a1", "*"),
 )
 """The styles of what else holds HBM, in turn."""
@@ -158,7 +158,7 @@ def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
     canvas.simplify_axes(ax, grid="y")
     fit = "" if result.fit is Fit.FITS else f", {result.fit}"
     peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
-    title = f"{canvas.device_title(result)}: {peak} of {limit} HBM at the peak{fit}"
+    title = f"{canvas.device_title(result)}: HBM peak {peak} of {limit}{fit}"
     canvas.draw_title(ax, title, pad=8)
     return ax
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.results import Advice, Change, ChangeKind, Fit, Result
+from tpusim.results import Advice, Change, ChangeKind, Fit, ReplayResult, Result
 from tpusim.results.advice import HEADS, SAME
 
 LEAST_RECOMPUTED = 0.01
@@ -77,15 +77,15 @@ def best_change(result: Result, advice: Advice | None) -> BestChange | None:
     return BestChange("What would help?", f"Saves {faster.saves:.1%}", about, ())
 
 
-def change_tables(result: Result, advice: Advice) -> Iterator[ChangeTable]:
+def change_tables(advice: Advice) -> Iterator[ChangeTable]:
     """Yield a table for each kind of changes: those that save time, the best first."""
     for kind, head in HEADS.items():
         found = advice.of(kind)
-        better = [change for change in found if _is_listed(change, result)]
+        better = [change for change in found if _is_listed(change)]
         ranked = sorted(better, key=lambda change: -change.saves)[:CHANGES_SHOWN]
         others = [change for change in found if change.saves < SAME]
-        if found:
-            rows = tuple(_row(change, result) for change in ranked)
+        if ranked or others:
+            rows = tuple(_row(change) for change in ranked)
             yield ChangeTable(f"{head[0].upper()}{head[1:]}", rows, _in_words(others))
 
 
@@ -94,8 +94,9 @@ def notes(result: Result) -> Iterator[str]:
     again = float(result.flops.recompute) / max(float(result.flops.total), 1.0)
     if again >= LEAST_RECOMPUTED:
         yield f"Recomputation is {again:.1%} of all matrix FLOPs."
-    for _, text in result.notes():
-        yield f"{text[0].upper()}{text[1:]}."
+    for head, text in result.notes():
+        if head == "note" or (isinstance(result, ReplayResult) and result.unknown):
+            yield f"{text[0].upper()}{text[1:]}."
 
 
 def _is_better(change: Change, result: Result) -> bool:
@@ -108,13 +109,13 @@ def _is_as_sure(change: Change, result: Result) -> bool:
     return order.index(change.fit) <= order.index(result.fit) and change.fit is not Fit.TOO_LARGE
 
 
-def _is_listed(change: Change, result: Result) -> bool:
-    """Return True for a change that saves time; of a plan it may fit, if the run does."""
+def _is_listed(change: Change) -> bool:
+    """Return True for a change that saves time, and of a plan, may fit."""
     able = change.kind is ChangeKind.MACHINE or change.fit is not Fit.TOO_LARGE
     return change.saves >= SAME and able
 
 
-def _row(change: Change, result: Result) -> ChangeRow:
+def _row(change: Change) -> ChangeRow:
     hbm = ""
     if change.kind is not ChangeKind.MACHINE:
         need, have = format_bytes(change.hbm_peak_bytes), format_bytes(change.hbm_bytes)

@@ -1,12 +1,12 @@
 """The first screen: how fast, how good, whether it fits, its bounds, the best change, the cost."""
 
 from collections.abc import Iterator
-from math import floor, log10
 from typing import NamedTuple
 
 from tpusim.base.units import format_bytes, format_count, format_seconds
 from tpusim.report.html.advice import BestChange
 from tpusim.results import Fit, Limit, PlanResult, ReplayResult, Result
+from tpusim.results.unit_cost import dollars
 
 MILLION = 1e6
 
@@ -76,33 +76,43 @@ def facts(result: Result) -> Iterator[Fact]:
         "Exposed communication", f"{result.exposed_s / result.step_time_s:.1%}", "of the step"
     )
     if isinstance(result, PlanResult) and (watts := result.pod.watts) is not None:
-        unit, rate = _throughput(result)
+        tokens = result.model.reads_text
+        rate = result.tokens_per_s if tokens else result.examples_per_s
         about = f"at {result.pod.chip.power:g} W per chip"
+        unit = "tokens" if tokens else "examples"
         yield Fact(f"Energy per million {unit}", _energy(watts * MILLION / rate), about)
 
 
 def _speed(result: Result) -> Answer:
+    """Return the step time beside its range, and what the step reads in a second."""
+    about = ["no range: " + _no_range(result)]
     if (expected := result.error_range) is not None:
         about = [expected.words(result.step_time_s)]
-    elif isinstance(result, ReplayResult):
-        about = ["no range: too few compiled programs were measured"]
-    else:
-        about = ["no range: nothing like it was measured"]
-    if isinstance(result, PlanResult):
-        unit, rate = _throughput(result)
-        about.append(f"{rate:,.0f} {unit} per second")
+    if result.throughput:
+        ends = f" ({result.throughput_range})" if result.throughput_range else ""
+        about.append(f"{result.throughput}{ends}")
     return Answer("How fast?", f"{format_seconds(result.step_time_s)} per step", tuple(about))
+
+
+def _no_range(result: Result) -> str:
+    if isinstance(result, ReplayResult):
+        return "too few compiled programs were measured"
+    return "nothing like it was measured"
 
 
 def _quality(result: Result, ideal: Result | None) -> Answer:
     """Return the MFU beside its range and what published runs reach, or the HFU."""
+    hfu = f"HFU {result.hfu:.1%}"
     if result.mfu is None:
-        about = ["The MFU is not known: HLO does not say which FLOPs are the model's."]
-        return Answer("How good?", f"HFU {result.hfu:.1%}", tuple(about))
+        why = "The MFU is not known: HLO does not say which FLOPs are the model's."
+        return Answer("How good?", hfu, (why,))
     about = []
     if (ends := result.mfu_range) is not None:
         about.append("{:.1%} to {:.1%}".format(*ends))
-    about.append(f"HFU {result.hfu:.1%}, with recomputation")
+    if (measured := result.measured_mfu) is not None:
+        about.append(str(measured))
+    counted = "with recomputation" if isinstance(result, PlanResult) else "all matrix FLOPs"
+    about.append(f"{hfu}, {counted}")
     if ideal is not None:
         less = 1 - ideal.step_time_s / result.step_time_s
         gain = f"{less:.1%} less" if less > 0 else "no less"
@@ -126,8 +136,11 @@ def _bounds(limits: tuple[Limit, ...]) -> Answer | None:
     shown = [each for each in limits if each.share >= LEAST_LIMIT][:LIMITS_SHOWN] or limits[:1]
     if not shown:
         return None
+    resource = shown[0].resource
     bars = tuple((each.resource, each.share) for each in shown)
-    return Answer("What bounds it?", f"{shown[0].resource}: {shown[0].share:.1%}", bars=bars)
+    return Answer(
+        "What bounds it?", f"{resource[0].upper()}{resource[1:]}: {shown[0].share:.1%}", bars=bars
+    )
 
 
 def _change(best: BestChange | None) -> Answer | None:
@@ -137,37 +150,13 @@ def _change(best: BestChange | None) -> Answer | None:
 
 
 def _cost(result: Result) -> Answer | None:
-    """Return the dollars for a million tokens or examples; None where the chip has no price."""
-    rate_usd = result.pod.usd_per_second()
-    if rate_usd is None or not isinstance(result, PlanResult):
+    """Return the dollars for what the step reads; None where the chip has no price."""
+    if (cost := result.unit_cost) is None:
         return None
-    unit, rate = _throughput(result)
-    usd = rate_usd * MILLION / rate
-    about = []
-    if (expected := result.error_range) is not None:
-        about.append("{} to {}".format(*map(dollars, expected.of(usd))))
-    about.append(f"at {dollars(result.pod.chip.price or 0.0)} per chip-hour")
-    return Answer("What does it cost?", f"{dollars(usd)} per million {unit}", tuple(about))
-
-
-def _throughput(result: PlanResult) -> tuple[str, float]:
-    """Return what the model reads, and how many of them all chips read in a second."""
-    if result.model.reads_text and result.tokens:
-        return "tokens", result.tokens_per_s
-    return "examples", result.examples_per_s
-
-
-def dollars(usd: float) -> str:
-    """Return an amount of dollars: with cents, or with two digits where it is less than ten cents.
-
-    >>> dollars(0.4234), dollars(3.2), dollars(1234.5), dollars(0.00001234)
-    ('$0.42', '$3.20', '$1,234', '$0.000012')
-    """
-    if usd >= 100 or usd == 0:
-        return f"${usd:,.0f}"
-    if usd >= 0.1:
-        return f"${usd:.2f}"
-    return f"${usd:.{1 - floor(log10(usd))}f}"
+    about = [f"at {dollars(cost.chip_hour_usd)} per chip-hour"]
+    if cost.range_usd is not None:
+        about.insert(0, "{} to {}".format(*map(dollars, cost.range_usd)))
+    return Answer("What does it cost?", f"{dollars(cost.usd)} per {cost.unit}", tuple(about))
 
 
 def _energy(joules: float) -> str:

@@ -20,7 +20,7 @@ from tpusim.report.html.resource_use import resource_rows
 from tpusim.report.html.time_parts import time_views
 from tpusim.report.html.trust import chip_sources, conventions, runs_like
 from tpusim.report.link_traffic import BUSY
-from tpusim.results import PICO, Advice, PlanResult, Result, limits
+from tpusim.results import LEAST_SHOWN, PICO, Advice, Result, limits
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -66,7 +66,7 @@ def report_page(
         answers=answered,
         facts=list(facts(result)),
         warnings=[warning.text for warning in result.warnings()],
-        plan=str(result.plan) if isinstance(result, PlanResult) else "",
+        ran=[(head, text) for head, text in result.about() if head != "placement"],
         pipeline=result.pipeline,
         device=f"stage {result.lane}, which holds most HBM" if stages else "",
         chosen="given" if result.placement_given else "chosen by tpusim",
@@ -79,8 +79,8 @@ def report_page(
         resources=resource_rows(result),
         operations=operation_rows(result, roofline_data(result)),
         notes=list(notes(result)),
-        limits=bounds,
-        changes=list(change_tables(result, advice)) if advice else (),
+        limits=[limit for limit in bounds if limit.share >= LEAST_SHOWN],
+        changes=list(change_tables(advice)) if advice else (),
         runs=runs_like(result),
         ranged=result.error_range is not None,
         sources=chip_sources(result.pod.chip),
