@@ -43,7 +43,7 @@ from tpusim.report.html.headline import Answer, answers, facts
 from tpusim.report.html.page import LONGEST_SENTENCE, POLICY
 from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import LEAST_ALIKE, chip_sources, runs_like
-from tpusim.results import LEAST_SHOWN, Advice, Fit, Result, limits
+from tpusim.results import LEAST_SHOWN, Advice, ChangeKind, Fit, Result, limits
 from tpusim.results.unit_cost import dollars
 
 SECTIONS = [
@@ -317,7 +317,7 @@ def with_changes(*saves: float, fit: Fit = Fit.FITS) -> Advice:
     advice = result().advice()
     one = next(change for change in advice.changes if change.settings)
     changes = [
-        replace(one, what=f"change {number}", saves=share, fit=fit)
+        replace(one, kind=ChangeKind.PLAN, what=f"change {number}", saves=share, fit=fit)
         for number, share in enumerate(saves)
     ]
     return replace(advice, changes=tuple(changes))
