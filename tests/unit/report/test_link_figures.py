@@ -86,7 +86,7 @@ def test_only_links_that_exist_have_a_share() -> None:
 
 def test_planes_and_directions_that_are_alike_are_drawn_once() -> None:
     shown = torus_panels(torus_data(gathered("v4", "4x4x8", {"gather": ["z"]})))
-    assert [panel.title for panel in shown.panels] == ["z+ and z-, y = 0–3"]
+    assert [panel.title for panel in shown.panels] == ["z±, y = 0–3"]
     assert (shown.down, shown.across, shown.unused) == ("x", "z", ("x", "y"))
 
 
