@@ -24,7 +24,7 @@ from moved import moved_table
 from reports import predicted_measured_title
 from validated import points, renewed, residual_rows, run_groups, with_guesses
 
-from tpusim.accuracy import residuals
+from tpusim.accuracy import measured_mfu_of, residuals
 from tpusim.hardware import load_chip
 from tpusim.results import Fit
 from tpusim.runfile import read_run
@@ -255,3 +255,10 @@ def test_the_residuals_are_those_of_today() -> None:
         if abs(row.residual - now.residual) > STALE_RESIDUAL
     }
     assert moved == {}, command
+
+
+def test_the_measured_mfus_are_those_of_the_run_files() -> None:
+    """A prediction is put beside them, counted as it is: the model's FLOPs over measured time."""
+    found = {one.run.id: one.measured_mfu for one in every().outcomes}
+    for row in residuals():
+        assert measured_mfu_of(row) == pytest.approx(found[row.id], rel=2 * STALE_RESIDUAL), row.id

@@ -10,6 +10,10 @@ from tpusim.accuracy.measured_errors import expected_range as expected_range
 from tpusim.accuracy.measured_errors import interval_score as interval_score
 from tpusim.accuracy.measured_errors import left_out_by as left_out_by
 from tpusim.accuracy.measured_errors import measured_errors as measured_errors
+from tpusim.accuracy.measured_mfu import MeasuredMfu as MeasuredMfu
+from tpusim.accuracy.measured_mfu import measured_mfu as measured_mfu
+from tpusim.accuracy.measured_mfu import measured_mfu_of as measured_mfu_of
+from tpusim.accuracy.measured_mfu import measured_mfu_on as measured_mfu_on
 from tpusim.accuracy.memory_errors import HBM_COVERAGE as HBM_COVERAGE
 from tpusim.accuracy.memory_errors import HbmErrors as HbmErrors
 from tpusim.accuracy.memory_errors import HbmFeatures as HbmFeatures

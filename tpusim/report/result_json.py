@@ -29,6 +29,9 @@ def document(
     compiler takes in 90 % of them, and `hbm_unlike` what no compared plan had; null without odds.
     `ideal_step_time_s` is the step time under the lowering `ideal`, `maxtext_step_time_s` that of
     the same plan as a program of MaxText (null if they were not simulated).
+    `measured_mfu` has the ends of the MFUs of published runs like it, `unit_cost` the dollars for a
+    million tokens or examples, or a thousand steps; null if not known. `reasons` says why the step
+    takes as long as it does, with changes that were simulated.
     `to_fit` has the changes with which a plan that does not fit does, null for others.
     The ranges are two numbers, the smaller first, or null; `like_measured` is false where nothing
     like the run was measured.
@@ -50,6 +53,8 @@ def document(
         "exposed_s": result.exposed_s,
         "step_time_range_s": _pair(result.step_time_range_s),
         "mfu_range": _pair(result.mfu_range),
+        "measured_mfu": None if (like := result.measured_mfu) is None else like.facts(),
+        "unit_cost": None if (cost := result.unit_cost) is None else cost.facts(),
         "like_measured": None,
         "ideal_step_time_s": ideal.step_time_s if ideal else None,
         "maxtext_step_time_s": maxtext.step_time_s if maxtext else None,
@@ -68,6 +73,7 @@ def document(
         "replicated": [],
         "unasked": [],
         "defaults": [key for key, _ in result.defaults()],
+        "reasons": [reason.facts() for reason in result.reasons()],
         "warnings": [warning.facts() for warning in result.warnings()],
         "versions": {"tpusim": __version__},
     }

@@ -1,9 +1,11 @@
 """Results of simulations, and their printed form."""
 
+from tpusim.base.text_entry import entry as entry
 from tpusim.results.advice import FASTER as FASTER
 from tpusim.results.advice import Advice as Advice
 from tpusim.results.advice import Change as Change
 from tpusim.results.advice import ChangeKind as ChangeKind
+from tpusim.results.answers import odds_words as odds_words
 from tpusim.results.circular_iterations import is_pipeline_loop as is_pipeline_loop
 from tpusim.results.critical_path import limits as limits
 from tpusim.results.fit import BORDERLINE as BORDERLINE
@@ -18,6 +20,7 @@ from tpusim.results.lines import operation_of as operation_of
 from tpusim.results.plan_result import PlanResult as PlanResult
 from tpusim.results.plan_result import Verdicts as Verdicts
 from tpusim.results.plan_result import pipelined as pipelined
+from tpusim.results.reason import Reason as Reason
 from tpusim.results.replay_result import COSTS as COSTS
 from tpusim.results.replay_result import ProgramOrigin as ProgramOrigin
 from tpusim.results.replay_result import ReplayResult as ReplayResult
@@ -39,8 +42,6 @@ from tpusim.results.straggler_table import DeviceClass as DeviceClass
 from tpusim.results.straggler_table import StragglerTable as StragglerTable
 from tpusim.results.straggler_table import stragglers as stragglers
 from tpusim.results.summary import LEAST_SHOWN as LEAST_SHOWN
-from tpusim.results.summary import entry as entry
-from tpusim.results.summary import odds_words as odds_words
 from tpusim.results.summary import verdict_need as verdict_need
 from tpusim.results.summary import verdict_reason as verdict_reason
 from tpusim.results.totals import StepContents as StepContents

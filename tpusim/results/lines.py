@@ -12,6 +12,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.phase import Phase
 from tpusim.base.plain_text import plain
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_entry import entry
 from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE
@@ -19,7 +20,6 @@ from tpusim.engine import Record, Timeline
 from tpusim.program import Single
 from tpusim.results.resources import operations_by_name
 from tpusim.results.result import BUBBLE_LABEL, PICO, Result, check_result, label_of
-from tpusim.results.summary import entry
 
 LINES_SHOWN = 20
 LONGEST_PLACE = 36

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tpusim.accuracy import ErrorRange, HbmFeatures, HbmOdds, RunFeatures, expected_range, hbm_odds
+from tpusim.accuracy import (
+    ErrorRange,
+    HbmFeatures,
+    HbmOdds,
+    MeasuredMfu,
+    RunFeatures,
+    expected_range,
+    hbm_odds,
+    measured_mfu,
+)
 from tpusim.base.units import format_bytes, format_count
 from tpusim.frames import choices_of
 from tpusim.lowering import borrowed_notes
@@ -24,9 +33,12 @@ from tpusim.results.step_warnings import step_warnings
 from tpusim.results.straggler_table import stragglers
 from tpusim.results.summary import summary
 from tpusim.results.totals import collective_axes
+from tpusim.results.unit_cost import UnitCost
 from tpusim.results.unmoved_keys import unmoved_keys
 from tpusim.results.unused_keys import unused_keys
 from tpusim.results.unused_model_keys import unused_model_keys
+
+MILLION = 1e6
 
 PLAN_CONVENTION = (
     "model FLOPs: matmuls and attention, causal attention at half, LM head counted, lookup not, "
@@ -178,11 +190,37 @@ class PlanResult(Result):
         return batch / self.step_time_s
 
     @property
-    def _throughput(self) -> str:
+    def throughput(self) -> str:
         """Tokens per second of a model that reads text, examples per second of another."""
-        if self.model.reads_text:
-            return f"{self.tokens_per_s:,.0f} tokens/s"
-        return f"{self.examples_per_s:,.0f} examples/s"
+        return f"{self._reads_per_s:,.0f} {self._reads}/s"
+
+    @property
+    def throughput_range(self) -> str:
+        """The ends of the throughput to three digits, in words; empty without `error_range`."""
+        if self.error_range is None:
+            return ""
+        ends = self.error_range.of_rate(self._reads_per_s)
+        low, high = (f"{float(f'{end:.3g}'):,.0f}" for end in ends)
+        return f"{low} to {high} {self._reads}/s"
+
+    @property
+    def _reads(self) -> str:
+        return "tokens" if self.model.reads_text else "examples"
+
+    @property
+    def _reads_per_s(self) -> float:
+        return self.tokens_per_s if self.model.reads_text else self.examples_per_s
+
+    @property
+    def unit_cost(self) -> UnitCost | None:
+        """Dollars for a million tokens or examples; None where the chip has no price."""
+        seconds, unit = MILLION / self._reads_per_s, f"million {self._reads}"
+        return UnitCost.of(self.pod, seconds, unit, self.error_range)
+
+    @property
+    def measured_mfu(self) -> MeasuredMfu | None:
+        """The MFUs of published runs on the chip, of its kind and size if there are enough."""
+        return measured_mfu(self.features) if self.verdicts.trained else None
 
     @property
     def tflops_per_device(self) -> float:
@@ -224,7 +262,7 @@ class PlanResult(Result):
     def rates(self) -> str:
         """Utilisation, throughput, and FLOP/s of a device, in words."""
         return (
-            f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}, {self._throughput}, "
+            f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}, {self.throughput}, "
             f"{self.tflops_per_device:.1f} TFLOP/s per device"
         )
 

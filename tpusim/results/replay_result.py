@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tpusim.accuracy import MeasuredMfu, measured_mfu_on
+from tpusim.base.phase import Phase
 from tpusim.base.units import format_seconds
 from tpusim.program import Compute, Single, walk_ops
 from tpusim.results.fit import BORDERLINE, Fit, fit_of
@@ -124,6 +126,15 @@ class ReplayResult(Result):
         if self.model_flops is None:
             return None
         return self.model_flops / self.peak_flops / self.step_time_s
+
+    @property
+    def measured_mfu(self) -> MeasuredMfu | None:
+        """The MFUs of published runs of transformers on the chip.
+
+        None if the MFU is not known, and for a program without a backward pass.
+        """
+        trains = self.phases_s[Phase.BACKWARD] > 0
+        return measured_mfu_on(self.pod.chip.generation) if trains and self.mfu else None
 
     @property
     def unknown_share(self) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from tpusim.accuracy import ErrorRange, HbmOdds
+from tpusim.accuracy import ErrorRange, HbmOdds, MeasuredMfu
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.html_text import html_bar, html_table
 from tpusim.base.phase import Phase
@@ -26,8 +26,10 @@ from tpusim.program import Flops, Program, Single, largest_first_bytes, program_
 from tpusim.results.advice import Advice
 from tpusim.results.fit import Fit, fit_of
 from tpusim.results.limit import PICO as PICO
+from tpusim.results.reason import Reason
 from tpusim.results.step_warning import StepWarning
 from tpusim.results.totals import StepContents, to_host_bytes
+from tpusim.results.unit_cost import UnitCost
 from tpusim.results.ways_to_fit import WaysToFit
 
 Each = TypeVar("Each")
@@ -58,6 +60,7 @@ class Result(ABC):
     adviser: simulates changes of the run, for `advice`.
     adviser_command: what to write for it on the command line.
     fitter: simulates changes with which the run fits, for `ways_to_fit`.
+    reasoner: finds why the step takes as long as it does, for `reasons`.
     """
 
     adviser_command: ClassVar[str]
@@ -75,6 +78,9 @@ class Result(ABC):
     lane: int = 0
     adviser: Callable[[Any], Advice] | None = field(default=None, repr=False, compare=False)
     fitter: Callable[[Any], WaysToFit] | None = field(default=None, repr=False, compare=False)
+    reasoner: Callable[[Any], tuple[Reason, ...]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     if not TYPE_CHECKING:
 
@@ -210,6 +216,36 @@ class Result(ABC):
         """The MFU at both ends of `step_time_range_s`, the smaller first; None without either."""
         found, mfu = self.error_range, self.mfu
         return None if found is None or mfu is None else found.of_rate(mfu)
+
+    @property
+    def measured_mfu(self) -> MeasuredMfu | None:
+        """The MFUs that published runs on this chip reach, of its kind if known; None if few."""
+        return None
+
+    @property
+    def throughput(self) -> str:
+        """What all chips together read in a second, in words; empty if that is not known."""
+        return ""
+
+    @property
+    def throughput_range(self) -> str:
+        """The ends of the throughput, in words; empty where `error_range` is None."""
+        return ""
+
+    @property
+    def unit_cost(self) -> UnitCost | None:
+        """Dollars for what the step reads, or for steps; None where the chip has no price."""
+        return UnitCost.of(self.pod, 1e3 * self.step_time_s, "thousand steps", self.error_range)
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """Return why the step takes as long as it does, the largest part of it first.
+
+        At most five reasons, each about 2 % of the step or more, with a change that was simulated
+        where one takes less time. The first call simulates up to six changes on the placement of
+        the run, and takes about as long as they do; empty for a result that does not know how it
+        was simulated.
+        """
+        return () if self.reasoner is None else self.reasoner(self)
 
     def advice(self) -> Advice:
         """Return what bounds the step, and what changes of the run would save, each simulated.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_entry import entry
 from tpusim.base.text_table import wrapped_table
 from tpusim.base.text_width import text_width
 from tpusim.base.units import format_bytes, format_seconds
@@ -12,7 +13,6 @@ from tpusim.program import CHART_MARGIN, PassKind, chart_rows
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.result import PICO, check_result
 from tpusim.results.stage_uses import StageUse, stage_uses
-from tpusim.results.summary import entry
 
 SEND_MARK, UNREAD_MARK, OTHER_MARK = ">", "x", "="
 CHART_LEGEND = (

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tpusim.base.text_entry import entry
 from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
 from tpusim.costs import STRAGGLERS
 from tpusim.results.result import PICO, Result
-from tpusim.results.summary import entry
 
 ROWS_SHOWN = 12
 """Classes of a printed table: those that wait least and most."""

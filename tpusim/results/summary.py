@@ -2,35 +2,30 @@
 
 from collections.abc import Iterable, Iterator
 
-from tpusim.accuracy import ErrorRange
 from tpusim.base.phase import Phase
+from tpusim.base.text_entry import entry
 from tpusim.base.text_table import fixed_table
 from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.results.critical_path import limits
+from tpusim.results.answers import answers, need_words, odds_lines
 from tpusim.results.fit import Fit
 from tpusim.results.result import PICO, Result, core_ps
 
-ENTRY_MARGIN = 12
 LEAST_HEAD = 28
-"""Characters of the margin with the heads, and of a breakdown's labels at least."""
+"""Characters of a breakdown's labels at least."""
 
 BREAKDOWN_HEAD = "where the step goes"
 NUMBER_WIDTH = 11
 """Characters of a column of a breakdown."""
-
-LEAST_BOUND = 0.02
-"""The smallest fraction of the critical path that the summary names."""
-
-MOST_WARNINGS = 3
-"""Warnings that are printed, the largest of each kind first."""
 
 LEAST_SHOWN = 0.0005
 """The smallest fraction that prints as more than 0.0 %."""
 
 
 def summary(result: Result, ideal: Result | None = None, maxtext: Result | None = None) -> str:
-    """Return a report of a result: first the fit in memory, then time, memory and notes.
+    """Return a report of a result: first the answers, then where the time goes, then the details.
+
+    A run that does not fit begins with the verdict, and with what would make it fit.
 
     ideal: the same run under the lowering `ideal`, for a line with its gain.
     maxtext: the same run as a program of MaxText, where one of plain JAX is assumed.
@@ -42,49 +37,34 @@ def summary(result: Result, ideal: Result | None = None, maxtext: Result | None 
 def _lines(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[str]:
     if r.fit is not Fit.FITS:
         yield from entry(r.fit.upper(), verdict_reason(r))
-        yield from _odds(r)
+        yield from odds_lines(r)
     if (ways := r.ways_to_fit()) is not None:
         yield from ways.lines()
     yield from wrapped(f"{r.title} ({r.pod.chips} chip{'s' * (r.pod.chips > 1)})")
+    yield ""
+    yield from answers(r)
+    yield ""
+    yield from _breakdown(r)
+    yield ""
+    yield from _details(r, ideal, maxtext)
+
+
+def _details(r: Result, ideal: Result | None, maxtext: Result | None) -> Iterator[str]:
+    """Yield what ran and where, how it is counted, and how much of what it uses."""
     for what, text in r.about():
         yield from entry(what, text)
     if found := r.defaults():
         yield from entry("defaults", _defaults(r, found, maxtext))
-    yield ""
-    yield from entry("step time", f"{format_seconds(r.step_time_s)}, {r.rates}")
-    if (expected := r.error_range) is not None:
-        yield from entry("", _expected(r, expected))
+    yield from entry("rates", r.rates)
+    yield from entry("", r.convention)
     if ideal is not None:
         yield from entry("", _gain(r, ideal))
-    yield from entry("", r.convention)
-    warnings = r.warnings()
-    for warning in warnings[:MOST_WARNINGS]:
-        yield from entry("warning", warning.text)
-    if len(warnings) > MOST_WARNINGS:
-        yield from entry("", f"and {len(warnings) - MOST_WARNINGS} more, in result.json")
-    yield ""
-    yield from _breakdown(r)
-    yield ""
-    yield from entry("limits", _limits(r))
     if r.pipeline:
         yield from entry("pipeline", r.pipeline)
     if r.fit is Fit.FITS:
-        yield from entry("HBM peak", f"{_need(r)}: {_memory(r)}")
-        yield from _odds(r)
+        yield from entry("HBM peak", f"{format_bytes(r.hbm_peak_bytes)}: {_memory(r)}")
     yield from entry("links", _links(r))
     yield from _notes(r)
-
-
-def entry(head: str, text: str) -> Iterator[str]:
-    """Yield the lines of a head in the margin and a text beside it."""
-    first = f"{head:<{ENTRY_MARGIN}}" if len(head) < ENTRY_MARGIN else f"{head}: "
-    yield from wrapped(text, first, " " * ENTRY_MARGIN)
-
-
-def _expected(r: Result, expected: ErrorRange) -> str:
-    """Return the range in which a measured step is expected, and that of the MFU, in words."""
-    mfu = "" if r.mfu_range is None else " (MFU {:.1%} to {:.1%})".format(*r.mfu_range)
-    return expected.words(r.step_time_s, mfu)
 
 
 def _defaults(r: Result, found: Iterable[tuple[str, str]], maxtext: Result | None) -> str:
@@ -146,34 +126,11 @@ def verdict_reason(r: Result) -> str:
 def verdict_need(r: Result) -> str:
     """Return the need of HBM beside the capacity, and whether that decides anything."""
     doubt = ", so that only the compiler can tell" if r.fit is Fit.BORDERLINE else ""
-    return f"needs {_need(r)}{doubt}"
-
-
-def odds_words(r: Result) -> str:
-    """Return the odds that a plan fits, in words; empty where there are none."""
-    return "" if r.hbm_odds is None else r.hbm_odds.words(r.hbm_peak_bytes)
-
-
-def _odds(r: Result) -> Iterator[str]:
-    if words := odds_words(r):
-        yield from entry("", words)
-
-
-def _need(r: Result) -> str:
-    need, have = format_bytes(r.hbm_peak_bytes), format_bytes(r.hbm_bytes)
-    return f"{need} of {have} usable per device"
+    return f"needs {need_words(r)}{doubt}"
 
 
 def _memory(r: Result) -> str:
     return " + ".join(f"{category} {format_bytes(n)}" for category, n in r.memory_bytes.items())
-
-
-def _limits(r: Result) -> str:
-    """Return what bounds the step, the largest part first, and the command that says more."""
-    found = limits(r)
-    first, *others = [each for each in found if each.share >= LEAST_BOUND] or found[:1]
-    rest = "".join(f", {each.resource} {each.share:.1%}" for each in others)
-    return f"{first}{rest}; {r.adviser_command} simulates what to change"
 
 
 def _links(r: Result) -> str:

@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import shown
+from tpusim.base.text_entry import entry
 from tpusim.base.toml_text import toml
 from tpusim.base.units import format_seconds
 from tpusim.base.value_checks import check_words, is_list, is_number
-from tpusim.results.summary import entry
 
 Confidence: TypeAlias = Literal["", "A", "B", "C"]
 

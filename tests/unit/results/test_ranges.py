@@ -60,8 +60,9 @@ def test_the_summary_and_the_json_have_them() -> None:
     result = ts.simulate(ENCODER_480B, PLAN_480B, v4_2048())
     (low, high), (least, most) = result.step_time_range_s, result.mfu_range
     ends = f"{format_seconds(low)} to {format_seconds(high)}"
-    text = f"{ends} (MFU {least:.1%} to {most:.1%}) in 8 of 10 runs like this"
+    text = f"{ends}, {result.throughput_range} in 8 of 10 runs like this"
     assert text in line(result)
+    assert f"MFU {result.mfu:.1%} ({least:.1%} to {most:.1%})" in line(result)
     found = document(result)
     assert found["step_time_range_s"] == [low, high]
     assert found["mfu_range"] == [least, most]

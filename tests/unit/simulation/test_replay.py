@@ -27,7 +27,7 @@ def test_mfu_is_never_made_up() -> None:
     assert result.mfu is None
     assert document(result)["mfu"] is None
     assert "MFU is not known" in str(result)
-    assert "MFU " not in next(line for line in str(result).splitlines() if "step time" in line)
+    assert not any(line.startswith("MFU ") for line in str(result).splitlines())
 
 
 def test_mfu_is_of_the_flops_that_are_given() -> None:
@@ -120,14 +120,14 @@ def test_the_level_of_hbm_reaches_the_need() -> None:
 def test_the_summary_says_what_ran_and_whose_seconds() -> None:
     lines = str(small_replay(remarks=("the second branch of cond.3 is the costlier",))).splitlines()
     assert lines[0] == "train_step on v5e:4x4 (16 chips)"
-    assert lines[1] == ("program     train_step, compiled by jax 0.10.2, libtpu 0.0.42.1 in 12.5 s")
+    at = lines.index("program     train_step, compiled by jax 0.10.2, libtpu 0.0.42.1 in 12.5 s")
     flagged = replace(small_replay().origin, flags=("--xla_a=1",))
     assert (
         str(flagged)
         == "train_step, compiled by jax 0.10.2, libtpu 0.0.42.1 in 12.5 s with --xla_a=1"
     )
-    assert lines[2] == "placement   fsdp=4 on x · tensor=4 on y"
-    assert lines[3].startswith("costs       model: ")
+    assert lines[at + 1] == "placement   fsdp=4 on x · tensor=4 on y"
+    assert lines[at + 2].startswith("costs       model: ")
     assert "note        the second branch of cond.3 is the costlier" in lines
     assert max(map(len, lines)) <= 100
 
