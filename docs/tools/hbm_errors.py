@@ -31,7 +31,7 @@ def table() -> str:
     found = hbm_errors()
     left_out = list(found.left_out())
     lines = [
-        "| plans with | number | HBM: median | 90th percentile | bias | in their range | "
+        "| plans with | number | HBM: median | 90th percentile | signed mean | in their range | "
         "fit, refused | borderline | do not fit, compiled |",
         "| --- |" + 8 * " ---: |",
         _line("all", left_out),
