@@ -104,6 +104,7 @@ found = {name: fastest(name) for name in ("v6e", "7x")}
 print(table(found))
 days = {name: trained(result).wall_s.value / DAY_S for name, result in found.items()}
 assert days["v6e"] > DAYS > 2 * days["7x"]
+assert 1.4 < days["v6e"] / estimate["v6e"] < 1.6
 
 # %% [markdown]
 # The first estimate was wrong about v6e, by half. Two slices of 256 chips need 38 days, at an MFU
@@ -187,9 +188,9 @@ assert not check.compiled.refusal
 assert low < check.program.step_time_s < high
 
 # %% [markdown]
-# The compiler accepts the program, so it fits. It is somewhat slower than the plan, as it
-# hides less of the gathers of weights behind the matmuls, and well within the range; `print(check)` shows each
-# difference.
+# The compiler accepts the program, so it fits. It is somewhat slower than the plan, as it hides
+# less of the gathers of weights behind the matmuls, and well within the range; `print(check)` shows
+# each difference.
 #
 # ## The whole run
 #
@@ -211,15 +212,13 @@ assert whole.wall_s.high < DAYS * DAY_S / 2
 # And with the step of the compiled program, beside v6e, which would be too late:
 
 # %%
-compiled = trained(
-    better["7x"], ts.TrainingRun(tokens=TOKENS, step_time_s=check.program.step_time_s)
-)
+of_program = ts.TrainingRun(tokens=TOKENS, step_time_s=check.program.step_time_s)
+compiled = trained(better["7x"], of_program)
 for name, each in (("7x, compiled", compiled), ("v6e", wholes["v6e"])):
-    print(
-        f"{name:13}{each.wall_s.value / DAY_S:5.1f} days, {each.cost_usd.value / 1e6:.2f} million USD"
-    )
+    days, dollars = each.wall_s.value / DAY_S, each.cost_usd.value / 1e6
+    print(f"{name:13}{days:5.1f} days, {dollars:.2f} million USD")
 assert compiled.wall_s.value < DAYS * DAY_S / 3
-assert 0.3e6 < compiled.cost_usd.value - wholes["v6e"].cost_usd.value < 0.4e6
+assert 0.7 < wholes["v6e"].cost_usd.value / compiled.cost_usd.value < 0.8
 
 # %% [markdown]
 # ## The decision
