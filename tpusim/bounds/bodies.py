@@ -43,7 +43,7 @@ class LoopSeconds(NamedTuple):
 
 
 @dataclass(slots=True)
-class StepParts:
+class OperationTimes:
     """Least seconds of one microbatch, and of what a step does once.
 
     layers: of the core in all loops.
@@ -72,7 +72,7 @@ class StepParts:
     stored: Number = 0.0
     stacked: Number = 0.0
 
-    def take(self, some: NDArray[np.int64]) -> "StepParts":
+    def take(self, some: NDArray[np.int64]) -> "OperationTimes":
         """Return the seconds of the plans at these indices."""
 
         def taken(value: Number) -> Number:
@@ -121,14 +121,14 @@ class BodySeconds:
         self.summed = (plans.microbatches > 1).astype(float)
         self.updates = UpdateSeconds(plan, self.transfers)
 
-    def step_parts(self) -> StepParts:
+    def operation_times(self) -> OperationTimes:
         """Return the seconds of the parts of a step."""
         nodes, staged = self.partitioned.nodes, bool(self.plan.active_schedule)
         loops = [node for node in nodes if isinstance(node, LoopNode)]
         found = {node.name: self._loop(node) for node in loops}
         common = self._without_sums_of_uses(nodes) if staged else nodes
         whole = self._body(common, found, has_loop=bool(loops))
-        parts = StepParts(edges=whole.core, path=whole.least)
+        parts = OperationTimes(edges=whole.core, path=whole.least)
         links: dict[LinkName, Number] = defaultdict(float, {} if staged else whole.links)
         for total in found.values():
             parts.layers = parts.layers + total.drained
@@ -156,7 +156,7 @@ class BodySeconds:
         return tuple(node for node in nodes if _summed_gradient(node) not in alone)
 
     def _add_stages(
-        self, parts: StepParts, nodes: tuple[Node, ...], found: Mapping[str, _BodyTotal]
+        self, parts: OperationTimes, nodes: tuple[Node, ...], found: Mapping[str, _BodyTotal]
     ) -> None:
         """Add what the stages of a pipeline differ in: their layers, and the head of the last."""
         names = [node.name for node in nodes]

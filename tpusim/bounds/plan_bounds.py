@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
-from tpusim.bounds.bodies import BodySeconds, StepParts
+from tpusim.bounds.bodies import BodySeconds, OperationTimes
 from tpusim.bounds.groups import GroupAnswers
 from tpusim.bounds.kinds import (
     BatchAxes,
@@ -185,7 +185,7 @@ class _KnownStep(NamedTuple):
 
     def _parts(
         self, extents: Mapping[str, Number], plans: PlanArrays, answers: GroupAnswers
-    ) -> StepParts:
+    ) -> OperationTimes:
         known = self.graph.sizes
         dims: dict[str, Any] = {**known, **extents}
         for dim in known.keys() - extents.keys():  # tiles of the loss, as parts of a whole
@@ -194,9 +194,9 @@ class _KnownStep(NamedTuple):
         axes = {axis: plans.mesh[axis].astype(float) for axis in self.inner.active_axes}
         sizes = replace(sizes_of(self.graph, choices_of(self.inner)), dims=dims, axes=axes)
         given = self.plan, self.inner, self.partitioned, sizes, plans, answers
-        return BodySeconds(*given, self.loops.stacked(self.plan, plans)).step_parts()
+        return BodySeconds(*given, self.loops.stacked(self.plan, plans)).operation_times()
 
-    def _bounds(self, parts: StepParts, plans: PlanArrays) -> tuple[Number, Number]:
+    def _bounds(self, parts: OperationTimes, plans: PlanArrays) -> tuple[Number, Number]:
         if self.plan.active_schedule:
             held = (parts.stored + parts.stacked) / plans.stages
             return pipelined_seconds(self.plan, plans, self.loops, parts), held

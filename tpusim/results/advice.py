@@ -14,6 +14,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
 from tpusim.results.fit import Fit
 from tpusim.results.limit import PICO, Limit
+from tpusim.results.reason import Reason
 from tpusim.results.ways_to_fit import WaysToFit
 
 CHANGES_SHOWN = 10
@@ -125,6 +126,7 @@ class Advice(ShortRepr):
     notes: what was not tried, and why.
     top: changes of each kind that are printed.
     to_fit: what would make the run fit, if it does not.
+    reasons: why the step takes as long as it does, the largest part of it first.
     """
 
     title: str
@@ -135,6 +137,7 @@ class Advice(ShortRepr):
     notes: tuple[str, ...] = ()
     top: int = CHANGES_SHOWN
     to_fit: WaysToFit | None = None
+    reasons: tuple[Reason, ...] = ()
 
     def of(self, kind: ChangeKind) -> tuple[Change, ...]:
         """Return the changes of a kind."""
@@ -154,6 +157,11 @@ class Advice(ShortRepr):
             yield from self.to_fit.lines()
         yield ""
         yield from limit_table(self.limits)
+        if self.reasons:
+            yield ""
+            yield "why the step takes as long as it does"
+            for reason in self.reasons:
+                yield from unbroken(str(reason), "  ", "    ")
         for kind, head in HEADS.items():
             if found := self.of(kind):
                 yield ""
@@ -181,6 +189,7 @@ class Advice(ShortRepr):
                 }
                 for limit in self.limits
             ],
+            "reasons": [reason.facts() for reason in self.reasons],
             "changes": [change.facts() for change in self.changes],
             "refused": [{"what": what, "why": why} for what, why in self.refused],
             "notes": list(self.notes),

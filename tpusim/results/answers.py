@@ -27,10 +27,13 @@ def answers(r: Result) -> Iterator[str]:
         yield from entry("HBM", f"fits: {need_words(r)}")
         yield from odds_lines(r)
     yield from entry("bound by", _bounds(r))
+    warned = {warning.what for warning in r.warnings()}
     for reason in r.reasons():
-        yield from item(str(reason))
+        if reason.because not in warned:
+            yield from item(str(reason))
     yield from _warnings(r)
-    yield from entry("best change", _best_change(r))
+    if r.fits:
+        yield from entry("best change", _best_change(r))
     if (cost := r.unit_cost) is not None:
         yield from entry("cost", str(cost))
 

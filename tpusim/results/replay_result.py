@@ -217,7 +217,8 @@ class ReplayResult(Result):
         if not self.model_flops or self._once() < REDUNDANT_TIMES * self.model_flops:
             return ()
         share = 1 - self.model_flops / self._once()
-        return (StepWarning("repeated work", share, self._redundant(self.model_flops)),)
+        what = self._redundant(self.model_flops)
+        return (StepWarning("repeated work", share, what, what=what),)
 
     def tables(self) -> Iterator[object]:
         """Yield the user's most expensive lines."""

@@ -14,14 +14,16 @@ class StepWarning:
     """A loss of a step, and what to write against it.
 
     share: of all matrix FLOPs, or of the step for `resharding`.
-    text: the sentence.
+    text: the sentence, with what to write.
     keys: of the plan, with other values; empty where no change was found that is faster.
+    what: the loss alone, in words.
     """
 
     kind: WarningKind
     share: float
     text: str
     keys: Mapping[str, Any] = field(default_factory=dict)
+    what: str = ""
 
     @property
     def settings(self) -> tuple[str, ...]:

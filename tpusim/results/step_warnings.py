@@ -79,22 +79,23 @@ def _warning(
     """Return the warning of a loss: what to write against it, if the step is then faster."""
     kind, share, what, tables, hint = loss
     if hint:
-        return StepWarning(kind, share, f"{what}; write {hint}")
+        return StepWarning(kind, share, f"{what}; write {hint}", what=what)
     if not tables:
-        return StepWarning(kind, share, f"{what}; nothing that was tried changes this")
+        text = f"{what}; nothing that was tried changes this"
+        return StepWarning(kind, share, text, what=what)
     written = " and ".join(
         f"[plan.{key}] {', '.join(toml_pairs(table))}" for key, table in _changed(plan, tables)
     )
     keys = {key: _plain(table) for key, table in tables.items()}
     then_s = retry(plan.replace(**keys))
     if then_s is None:
-        return StepWarning(kind, share, f"{what}; write {written}", keys)
+        return StepWarning(kind, share, f"{what}; write {written}", keys, what)
     then = f"{format_seconds(then_s)} (simulated)"
     if then_s < step_s:
-        return StepWarning(
-            kind, share, f"{what}; write {written}: the step then takes {then}", keys
-        )
-    return StepWarning(kind, share, f"{what}; {written} changes this, but the step takes {then}")
+        text = f"{what}; write {written}: the step then takes {then}"
+        return StepWarning(kind, share, text, keys, what)
+    text = f"{what}; {written} changes this, but the step takes {then}"
+    return StepWarning(kind, share, text, what=what)
 
 
 def _large(found: Iterator[_Work]) -> Iterator[_Work]:

@@ -101,6 +101,7 @@ def _advice(
         refused=tuple(refused),
         notes=notes,
         to_fit=result.ways_to_fit(),
+        reasons=result.reasons(),
     )
 
 

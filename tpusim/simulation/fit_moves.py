@@ -66,13 +66,14 @@ def names_back(before: PlanResult, after: PlanResult) -> tuple[str, ...]:
         if isinstance(op, Attention) and not op.backward
         for tensor in op.outputs
     )
-    found = dict.fromkeys([*_saved_names(model, named), *kernels])
-    gone = set(_saved_names(model, plan)) - set(_saved_names(model, after.plan))
-    kept = set(_saved_names(model, after.plan))
+    found = dict.fromkeys([*saved_names(model, named), *kernels])
+    gone = set(saved_names(model, plan)) - set(saved_names(model, after.plan))
+    kept = set(saved_names(model, after.plan))
     return tuple(name for name in found if name in gone or (named is not plan and name not in kept))
 
 
-def _saved_names(model: Architecture, plan: Plan) -> Iterator[str]:
+def saved_names(model: Architecture, plan: Plan) -> Iterator[str]:
+    """Yield the short names of what a plan's layers save for the backward pass."""
     for op in planned_graph(model, plan).ops:
         if isinstance(op, Scan):
             yield from (tensor.short for tensor in op.saves)

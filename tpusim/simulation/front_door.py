@@ -20,6 +20,7 @@ from tpusim.simulation.fed_step import fed
 from tpusim.simulation.fit_search import ways_to_fit
 from tpusim.simulation.plan_run import run_plan
 from tpusim.simulation.program_run import replay
+from tpusim.simulation.reasons import plan_reasons
 
 HOPS_MOST_CHIPS = 512
 """The largest torus that is simulated hop by hop."""
@@ -128,7 +129,13 @@ def simulate(
     result = run_plan(*run, fold=fold, placement=placement, among=among, network=network)
     if input is not None:
         result = fed(result, input)
-    return replace(result, adviser=plan_advice, retried=step_time_of, fitter=ways_to_fit)
+    return replace(
+        result,
+        adviser=plan_advice,
+        retried=step_time_of,
+        fitter=ways_to_fit,
+        reasoner=plan_reasons,
+    )
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

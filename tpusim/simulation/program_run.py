@@ -21,6 +21,7 @@ from tpusim.results import (
 )
 from tpusim.results.replay_result import FROM_SCHEDULE, UNMENTIONED_SHARE
 from tpusim.simulation.advice import replay_advice
+from tpusim.simulation.reasons import replay_reasons
 from tpusim.simulation.two_costs import far_apart
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ def replay_program(
         unnamed=unnamed,
         unknown=_unknown(timeline, unknown or {}),
         adviser=replay_advice,
+        reasoner=replay_reasons,
     )
 
 

@@ -1,0 +1,141 @@
+"""Why the core waits: for collectives, other stages, the host, and slow parts of the slice."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from tpusim.base.units import format_bytes
+from tpusim.costs import DISPATCH, HOST_LABEL, INPUT, SKEW, STRAGGLERS
+from tpusim.hardware import DCN_PREFIX
+from tpusim.program import Collective, walk_ops
+from tpusim.results.operation_times import OperationTime, OperationTimes, is_exposed
+from tpusim.results.plan_result import PlanResult
+from tpusim.results.reason import Reason, ReasonKind
+from tpusim.results.result import BUBBLE_LABEL, Result
+
+SHORTEST_RING = 3
+"""Positions of a dimension below which a missing link between its ends changes nothing."""
+
+
+def wait_reasons(parts: OperationTimes) -> Iterator[Reason]:
+    """Yield why the core waits, a reason for each group of devices or cause."""
+    groups: dict[str, list[OperationTime]] = {}
+    for row in parts.rows:
+        if is_exposed(row):
+            groups.setdefault(row.label, []).append(row)
+    for label, rows in groups.items():
+        if (known := _other(parts, label, parts.share(rows))) is not None:
+            yield known
+        elif any(isinstance(row.op, Collective) for row in rows):
+            yield _collectives(parts, rows)
+    if isinstance(parts.result, PlanResult) and BUBBLE_LABEL not in groups and parts.result.bubble:
+        yield _bubble(parts.result, parts.result.bubble)
+
+
+def _collectives(parts: OperationTimes, rows: Sequence[OperationTime]) -> Reason:
+    """Return why the core waits for collectives: their mode, their bytes, and where they run."""
+    result, share = parts.result, parts.share(rows)
+    times: Counter[str] = Counter()
+    for row in rows:
+        if isinstance(row.op, Collective):
+            times[f"{row.op.kind}s"] += row.picoseconds
+    ops = [row.op for row in rows if isinstance(row.op, Collective)]
+    axes = max((op.axes for op in ops), key=lambda each: sum(op.axes == each for op in ops))
+    sync = parts.share(row for row in rows if not row.waits)
+    moved = _moved_bytes(result, axes)
+    shape, where = _shape(result, axes)
+    kinds = " and ".join(kind for kind, _ in times.most_common(2))
+    across = any(axis.startswith(DCN_PREFIX) for axis in axes)
+    kind = ReasonKind.DCN if across else ReasonKind.TORUS if where else ReasonKind.COLLECTIVES
+    how = (
+        "the core runs nothing beside them"
+        if sync > share / 2
+        else "less work runs beside them than they take"
+    )
+    over = "+".join(axes)
+    what = f"the core waits {share:.1%} of the step for {kinds} over {over}"
+    network = " across slices (DCN)" if across else ""
+    return Reason(
+        kind=kind,
+        share=share,
+        because=f"{what}{network}, of {format_bytes(moved)} a step: {how}{where}",
+        evidence={"share": share, "synchronous": sync, "bytes": moved, **shape},
+        axes=tuple(axes),
+    )
+
+
+def _moved_bytes(result: Result, axes: Sequence[str]) -> float:
+    """Return the bytes of the tensors on a device that collectives over some axes move in a step.
+
+    Of a pipeline, those of the stage that `result.lane` is.
+    """
+    program = result.program
+    return sum(
+        times * float(op.bytes)
+        for op, times in walk_ops(program.body, program.segments)
+        if isinstance(op, Collective) and tuple(op.axes) == tuple(axes)
+    )
+
+
+def _shape(result: Result, axes: Sequence[str]) -> tuple[dict[str, float], str]:
+    """Return how a group lies on the torus, as numbers and in words; empty where it lies well."""
+    written, topology = result.placement.written, result.pod.topology
+    cut = {axis: written[axis] for axis in axes if any("[" in p for p in written.get(axis, ()))}
+    if cut:
+        on = " and ".join(f"{axis} on {','.join(spans)}" for axis, spans in cut.items())
+        return {"cut": 1.0}, f"; {on} has parts of the torus' dimensions, which are no rings"
+    spans = dict(result.placement.axes)
+    dims = {span.dim for axis in axes for span in spans.get(axis, ()) if span.dim >= 0}
+    names = [
+        topology.names[dim]
+        for dim in sorted(dims)
+        if not topology.wrap[dim] and topology.dims[dim] >= SHORTEST_RING
+    ]
+    if not names:
+        return {}, ""
+    do = "does" if len(names) == 1 else "do"
+    return {"open": 1.0}, f"; {','.join(names)} {do} not close to a ring on this slice"
+
+
+def _other(parts: OperationTimes, label: str, share: float) -> Reason | None:
+    """Return why the core waits for anything but collectives; None where nothing is known."""
+    result, evidence = parts.result, {"share": share}
+    waits = f"the core waits {share:.1%} of the step"
+    if label == BUBBLE_LABEL and isinstance(result, PlanResult):
+        return _bubble(result, share)
+    if label == STRAGGLERS:
+        text = f"{waits} for devices with slow parts ({result.pod.slow})"
+        return Reason(kind=ReasonKind.SLOW_PARTS, share=share, because=text, evidence=evidence)
+    if label == SKEW:
+        text = f"{waits} for the slowest of {result.pod.num_slices} slices"
+        return Reason(kind=ReasonKind.DCN, share=share, because=text, evidence=evidence)
+    if label == INPUT:
+        text = f"{waits} for its input{_starved(result)}"
+        return Reason(kind=ReasonKind.INPUT, share=share, because=text, evidence=evidence)
+    if label == DISPATCH:
+        text = f"{waits} for the host, which takes longer to dispatch a step than it runs"
+        return Reason(kind=ReasonKind.HOST, share=share, because=text, evidence=evidence)
+    if label == HOST_LABEL:
+        text = f"{waits} for what is offloaded to the host"
+        return Reason(kind=ReasonKind.HOST, share=share, because=text, evidence=evidence)
+    return None
+
+
+def _starved(result: Result) -> str:
+    found = result.input if isinstance(result, PlanResult) else None
+    if found is None or not found.starved_by:
+        return ""
+    busy = found.busy.get(found.starved_by, 0.0)
+    return f": the hosts' threads that {found.starved_by} are busy {busy:.0%} of the time"
+
+
+def _bubble(result: PlanResult, share: float) -> Reason:
+    plan = result.plan
+    return Reason(
+        kind=ReasonKind.BUBBLE,
+        share=share,
+        because=(
+            f"the pipeline loses {share:.1%} of the step: {plan.microbatches} microbatches go "
+            f"through {plan.stages} stages ({plan.active_schedule})"
+        ),
+        evidence={"share": share, "microbatches": plan.microbatches, "stages": plan.stages},
+    )
