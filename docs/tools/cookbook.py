@@ -20,14 +20,22 @@ def printed(block: str) -> str:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
         os.chdir(folder)
         try:
-            exec(compile(block, PAGE.name, "exec"), {})
+            exec(compile(block, "block", "exec"), {})
         finally:
             os.chdir(before)
     return said.getvalue()
 
 
+def with_outputs(page: str) -> str:
+    """Return the page with what each block prints today below it."""
+
+    def block(found: re.Match[str]) -> str:
+        said = printed(found[1])
+        below = f"\n```text\n{said}```\n" if said else ""
+        return f"```python\n{found[1]}```\n{below}"
+
+    return BLOCK.sub(block, page)
+
+
 if __name__ == "__main__":
-    text = PAGE.read_text("utf-8")
-    PAGE.write_text(
-        BLOCK.sub(lambda m: f"```python\n{m[1]}```\n\n```text\n{printed(m[1])}```\n", text), "utf-8"
-    )
+    PAGE.write_text(with_outputs(PAGE.read_text("utf-8")), "utf-8")

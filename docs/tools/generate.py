@@ -7,12 +7,9 @@ run_file.md: the keys of a run file, from the classes that they fill. compiler.m
 lowering, and how compiled programs move what they move. models.md: the families of Hugging Face
 configs. api.md: the public names. your_own_architecture.md: the methods of the graph writer.
 accuracy.md, user_guide.md: how far off plans are in HBM. accuracy.md: what ranges hold of
-the runs that were published after theirs. README.md: what its ten lines print.
+the runs that were published after theirs. README.md: what its Python prints.
 """
 
-import contextlib
-import io
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "plan_vs_comp
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "calibration"))
 
 import api_page
+import cookbook
 import coverage_by_time
 import hbm_errors
 import key_tables
@@ -95,21 +93,11 @@ def in_page(page: str, found: Mapping[str, str]) -> str:
     return page
 
 
-def with_sample(readme: str) -> str:
-    """The README, with what its first lines of Python print today as its first block of text."""
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.S)[:1]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
-    block = f"```text\n{printed.getvalue()}```"
-    return re.sub(r"```text\n.*?```", lambda _: block, readme, count=1, flags=re.S)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or say which of them are out of date."""
     stale = []
     pages = {name: partial(in_page, found=found) for name, found in tables().items()}
-    for name, renewed in {"../README.md": with_sample, **pages}.items():
+    for name, renewed in {"../README.md": cookbook.with_outputs, **pages}.items():
         old = (DOCS / name).read_text("utf-8")
         new = renewed(old)
         if new != old:

@@ -19,6 +19,7 @@ SHOWN = (
     "LICENSE",
     "docs/*.md",
     "docs/*.svg",
+    "docs/*.png",
     "docs/notebooks/*.ipynb",
     "docs/tools/*.py",
     "docs/tools/*.css",
