@@ -11,6 +11,7 @@ from tpusim.plan import Plan
 from tpusim.searches.best import PROVED
 from tpusim.searches.plan_space import PlanSpace
 from tpusim.searches.slices import slices_of
+from tpusim.simulation.advice.decisions import tuned_values
 
 HOW = ("objective", "top", "at_most", "method", "starts", "seed")
 """The arguments of `search` besides model, space and what simulates."""
@@ -44,6 +45,9 @@ class SearchRequest:
     meshes: meshes to try, instead of `axes`, on all slices with as many devices.
     most: axis -> largest size.
     vary: plan key, flat or grouped -> values to try.
+    tune: also vary what `tpusim advise` tries without another mesh: saved tensors, attention
+        kernels, microbatches, loss tiles, schedules, experts. That is a large space; search it with
+        `method = "local"`.
     objective: `step_time`, `chip_time` (per token), `cost` (USD per token), `energy` (J per token),
         `time_to_train`, `cost_to_train`; or two for a Pareto front. The last two need a section
         [train]. Costs are on demand; `chip_time` is one over tokens per second and chip.
@@ -64,6 +68,7 @@ class SearchRequest:
     meshes: Sequence[Mapping[str, int]] = ()
     most: Mapping[str, int] = field(default_factory=dict)
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tune: bool = False
     objective: str | Sequence[str] = "step_time"
     top: int = 1
     at_most: Mapping[str, float] = field(default_factory=dict)
@@ -79,8 +84,9 @@ class SearchRequest:
 
         Raise as `PlanSpace` and `slices_of` do.
         """
-        fields = {name: getattr(self, name) for name in ("axes", "meshes", "most", "vary")}
-        space = PlanSpace(base=base, slices=self._slices(pod), **fields).of(model)
+        fields = {name: getattr(self, name) for name in ("axes", "meshes", "most")}
+        vary = {**(tuned_values(model, base) if self.tune else {}), **self.vary}
+        space = PlanSpace(base=base, slices=self._slices(pod), vary=vary, **fields).of(model)
         return AskedSearch(space, {name: getattr(self, name) for name in HOW})
 
     def _slices(self, pod: Slice | None) -> Sequence[Slice]:

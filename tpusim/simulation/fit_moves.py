@@ -116,8 +116,7 @@ class PlanMoves:
         return KeyEffects(self.model, self.plan)
 
     def _reads(self, key: str) -> bool:
-        """Return True if a key changes something."""
-        return self._effects.unmet(key) is None
+        return self._effects.reads(key)
 
     def _training(self) -> Iterator[tuple[str, Iterator[Option]]]:
         yield "labels", self._labels()

@@ -88,11 +88,12 @@ class Decisions:
             self._styles,
         )
         for maker in makers:
-            yield from (choice for choice in maker() if choice.effort <= most)
+            for choice in maker():
+                if choice.effort <= most and changed_keys(self.plan, choice.keys):
+                    yield choice
 
     def _reads(self, key: str) -> bool:
-        """Return True if a key changes something."""
-        return self._effects.unmet(key) is None
+        return self._effects.reads(key)
 
     @cached_property
     def _has_kernels(self) -> bool:
@@ -150,8 +151,11 @@ class Decisions:
     def _backward_blocks(self) -> Iterator[Choice]:
         if not self._has_kernels:
             return
+        now = self.plan.attention_kernel.block_of(backward=True)
         for block in self._blocks():
             keys = {"attention_block_backward": [block, block]}
+            if now == (block, block):
+                continue
             yield Choice("backward blocks", f"backward attention blocks of {block}", keys)
 
     def _microbatches(self) -> Iterator[Choice]:
@@ -248,6 +252,34 @@ class Decisions:
         decoder = isinstance(self.model, Transformer) and self.model.causal
         if decoder and compiler.lowering == "xla" and compiler.style == "plain":
             yield Choice("style", "MaxText's program", {"style": "maxtext"}, Effort.PROGRAM)
+
+
+def tuned_values(model: Architecture, plan: Plan) -> dict[str, list[Any]]:
+    """Return the values that the decisions of a plan give each key, its own first.
+
+    These are those that take flags and another schedule; names are saved with the kernels' results
+    or without.
+    """
+    found: dict[str, list[Any]] = {}
+    names = [(), kernel_results(model, plan)]
+    policies = {"remat": POLICIES, "save": names} if KeyEffects(model, plan).reads("remat") else {}
+    for choice in Decisions(model, plan).of(Effort.SCHEDULE):
+        if choice.decision != "remat":
+            for key, value in choice.keys.items():
+                found.setdefault(key, []).append(value)
+    for key, values in policies.items():
+        found.setdefault(key, []).extend(list(v) if key == "save" else v for v in values)
+    now = plan.flat()
+    return {key: _distinct([now[key], *values]) for key, values in found.items()}
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Return values without those that are the same as an earlier one."""
+    found: list[Any] = []
+    for value in values:
+        if not any(_same(value, other) for other in found):
+            found.append(value)
+    return found
 
 
 def changed_keys(plan: Plan, keys: Mapping[str, Any]) -> dict[str, Any]:
