@@ -113,6 +113,7 @@ def test_a_config_is_a_file_its_folder_or_a_mapping(tmp_path: Path) -> None:
 def test_a_model_is_called_what_its_config_calls_it(tmp_path: Path) -> None:
     assert from_hf(config("mistral-7b-v0.1")).name == "mistralai/Mistral-7B-v0.1"
     assert from_hf(config("gpt2")).name == "gpt2"
+    assert from_hf(LLAMA | {"_name_or_path": "/home/me/runs/llama-mine"}).name == "llama-mine"
     assert from_hf(LLAMA | {"_name_or_path": ""}).name == "llama"
     assert from_hf(LLAMA | {"_name_or_path": "/" + "x" * 90}).name == "llama"
 

@@ -320,7 +320,7 @@ def with_changes(*saves: float, fit: Fit = Fit.FITS) -> Advice:
         replace(one, kind=ChangeKind.PLAN, what=f"change {number}", saves=share, fit=fit)
         for number, share in enumerate(saves)
     ]
-    return replace(advice, changes=tuple(changes))
+    return replace(advice, changes=tuple(changes), reasons=())
 
 
 def test_a_change_that_takes_longer_is_never_first() -> None:
@@ -342,6 +342,16 @@ def test_a_change_that_does_not_fit_is_no_advice() -> None:
     best = best_change(result(), advice)
     assert best is not None
     assert best.settings == ()
+
+
+def test_the_best_change_is_the_best_of_changes_and_reasons() -> None:
+    """As the summary names it."""
+    advice = result().advice()
+    best = best_change(result(), advice)
+    assert best is not None
+    assert best.gain == f"Saves {max(reason.saves for reason in advice.reasons):.1%}"
+    page = report_page(result(), advice=advice)
+    assert all(str(escape(str(reason)[1:])) in page for reason in advice.reasons)
 
 
 def labelled(label: str) -> Result:

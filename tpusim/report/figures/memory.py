@@ -177,22 +177,25 @@ def _is_far(use: MemoryFigure) -> bool:
 
 
 def _draw_level(ax: "Axes", use: MemoryFigure, factor: float, size: int, highest: float) -> None:
-    """Draw the area of each holder from zero to its upper edge, the uppermost first.
+    """Draw the area of each holder, its edges rounded to what is visible.
 
-    Levels are rounded to what is visible, so that steps of no visible height have no points.
+    So steps of no visible height have no points.
     """
     edges = factor * use.end_s / LEVEL_COLUMNS * np.arange(LEVEL_COLUMNS + 1)
     least = highest / LEVEL_ROWS
-    tops = np.cumsum([use.stacks[name] for name in use.stacks], axis=0)
-    tops = np.round(tops / least) * least / size
-    known = list(holder_styles(use.stacks).values())
-    for style, top in reversed(list(zip(known, tops, strict=True))):
-        if not top.any():
-            continue
-        shown = [0, *(np.flatnonzero(np.diff(top)) + 1), LEVEL_COLUMNS - 1]
-        times = [*edges[shown[:-1]], edges[-1]]
-        look: Style = {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK}
-        ax.fill_between(times, top[shown], step="post", linewidth=0, snap=False, **look)
+    base = held = np.zeros(LEVEL_COLUMNS)
+    for name, style in holder_styles(use.stacks).items():
+        held = held + np.array(use.stacks[name])
+        top = np.round(held / least) * least / size
+        if (top > base).any():
+            changes = np.flatnonzero((np.diff(base) != 0) | (np.diff(top) != 0)) + 1
+            shown = [0, *changes, LEVEL_COLUMNS - 1]
+            times = [*edges[shown[:-1]], edges[-1]]
+            look: Style = {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK}
+            ax.fill_between(
+                times, base[shown], top[shown], step="post", linewidth=0, snap=False, **look
+            )
+        base = top
 
 
 def _draw_limit(ax: "Axes", use: MemoryFigure, size: int) -> None:

@@ -59,12 +59,11 @@ def best_change(result: Result, advice: Advice | None) -> BestChange | None:
     if advice is None:
         return None
     question = "What to change?"
-    able = [change for change in advice.of(ChangeKind.PLAN) if _is_better(change, result)]
-    if able:
-        best = max(able, key=lambda change: change.saves)
-        steps = f"{format_seconds(result.step_time_s)} → {format_seconds(best.step_time_s)}"
-        about = (best.what, f"{steps} per step, simulated")
-        return BestChange(question, f"Saves {best.saves:.1%}", about, best.settings)
+    if able := list(_able(result, advice)):
+        saves, what, step_s, settings = max(able, key=lambda change: change[0])
+        steps = f"{format_seconds(result.step_time_s)} → {format_seconds(step_s)}"
+        about = (what, f"{steps} per step, simulated")
+        return BestChange(question, f"Saves {saves:.1%}", about, settings)
     if result.fit is Fit.TOO_LARGE:
         return None
     if advice.of(ChangeKind.PLAN):
@@ -99,9 +98,14 @@ def notes(result: Result) -> Iterator[str]:
             yield f"{text[0].upper()}{text[1:]}."
 
 
-def _is_better(change: Change, result: Result) -> bool:
-    """Return True for a change that saves time, and fits if the run does."""
-    return change.saves >= SAME and _is_as_sure(change, result)
+def _able(result: Result, advice: Advice) -> Iterator[tuple[float, str, float, tuple[str, ...]]]:
+    """Yield what each change saves that is faster and fits: the fraction, words, step, settings."""
+    for change in advice.of(ChangeKind.PLAN):
+        if change.saves >= SAME and _is_as_sure(change, result):
+            yield change.saves, change.what, change.step_time_s, change.settings
+    for reason in advice.reasons:
+        if reason.change and reason.step_time_s is not None:
+            yield reason.saves, reason.change, reason.step_time_s, reason.settings
 
 
 def _is_as_sure(change: Change, result: Result) -> bool:

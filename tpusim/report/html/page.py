@@ -78,6 +78,7 @@ def report_page(
         limit=result.hbm_bytes,
         resources=resource_rows(result),
         operations=operation_rows(result, roofline_data(result)),
+        reasons=[str(reason) for reason in advice.reasons] if advice else (),
         notes=list(notes(result)),
         limits=[limit for limit in bounds if limit.share >= LEAST_SHOWN],
         changes=list(change_tables(advice)) if advice else (),
