@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "cookbook.md"
+PARAGRAPHS = 3
+"""What a page shows of a long output."""
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.S | re.M)
 
 
@@ -26,11 +28,19 @@ def printed(block: str) -> str:
     return said.getvalue()
 
 
+def shown(said: str) -> str:
+    """Return an output as a page shows it: its first paragraphs, and `...` for the others."""
+    paragraphs = said.split("\n\n")
+    if len(paragraphs) <= PARAGRAPHS:
+        return said
+    return "\n\n".join(paragraphs[:PARAGRAPHS]) + "\n...\n"
+
+
 def with_outputs(page: str) -> str:
     """Return the page with what each block prints today below it."""
 
     def block(found: re.Match[str]) -> str:
-        said = printed(found[1])
+        said = shown(printed(found[1]))
         below = f"\n```text\n{said}```\n" if said else ""
         return f"```python\n{found[1]}```\n{below}"
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from PIL import Image
 
 import tpusim as ts
-from tpusim.report.html import report_page
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs/report.png"
-WIDTH, HEIGHT = 1200, 1500
+WIDTH, HEIGHT = 1200, 1440
 """Of the window, in pixels of the page."""
 COLOURS = 64
 
@@ -32,13 +31,13 @@ def photograph(page: Path, picture: Path, chromium: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Simulate the run, write its page, and photograph that."""
+    """Simulate the run, write its report, and photograph the page."""
     run = ts.read_run(ROOT / "experiments/bert_480b/run.toml")
     result = ts.simulate(run.model, run.plan, run.pod)
     with tempfile.TemporaryDirectory() as folder:
-        page, taken = Path(folder) / "report.html", Path(folder) / "report.png"
-        page.write_text(report_page(result), "utf-8")
-        photograph(page, taken, *(arguments or ["chromium"]))
+        taken = Path(folder) / "report.png"
+        ts.write_report(result, folder)
+        photograph(Path(folder) / "report.html", taken, *(arguments or ["chromium"]))
         with Image.open(taken) as image:
             image.convert("RGB").quantize(COLOURS).save(PICTURE, optimize=True)
 

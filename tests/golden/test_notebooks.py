@@ -32,7 +32,7 @@ def cases(texts: dict[str, str]) -> list[object]:
 def test_a_job_of_the_cookbook_prints_what_it_says(job: str) -> None:
     ((block, said),) = COOKBOOK.BLOCK.findall(job)
     assert len(block.strip().splitlines()) <= 20
-    assert COOKBOOK.printed(block) == said != ""
+    assert COOKBOOK.shown(COOKBOOK.printed(block)) == said != ""
 
 
 def cells(source: Path) -> list[str]:

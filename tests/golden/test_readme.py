@@ -14,7 +14,7 @@ MOST_WORDS = 1200
 
 @pytest.mark.parametrize(("block", "said"), BLOCKS, ids=range(len(BLOCKS)))
 def test_a_block_prints_what_the_readme_says(block: str, said: str) -> None:
-    assert COOKBOOK.printed(block) == said
+    assert COOKBOOK.shown(COOKBOOK.printed(block)) == said
 
 
 def test_the_readme_has_the_ten_lines_and_the_three_jobs() -> None:
