@@ -3,7 +3,7 @@
     python docs/tools/notebooks.py [NAME...]
 
 Each notebook is a Python file in Jupytext's percent format, which people read and review, and the
-`.ipynb` that this makes of it (extra `docs`; my_jax_program also needs `xla`). Jupytext reads the
+`.ipynb` that this makes of it (extra `docs`, and `xla` for some). Jupytext reads the
 cells and nbclient runs them: both belong to the Jupyter project's own tool chain, and neither needs
 a server. Times, ids and versions are left out, so that the same outputs give the same bytes.
 """

@@ -1,9 +1,14 @@
-"""The pages of the site: the documents of the repository, each under its own path."""
+"""The pages of the site: the documents of the repository, each under its own path.
 
+The API page has whole docstrings there.
+"""
+
+import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 SHOWN = (
     "README.md",
@@ -14,6 +19,7 @@ SHOWN = (
     "LICENSE",
     "docs/*.md",
     "docs/*.svg",
+    "docs/*.png",
     "docs/notebooks/*.ipynb",
     "docs/tools/*.py",
     "docs/tools/*.css",
@@ -33,6 +39,9 @@ SHOWN = (
 )
 """Patterns of the files that the site shows; links may lead to any of them."""
 
+NAME = re.compile(r"^- `ts\.([\w.]+)(?:\(.*\))?`.*$", re.M)
+"""A public name in docs/api.md, with its signature and summary."""
+
 
 def on_files(files: Files, config: Any) -> Files:
     """Replace the files of `docs_dir` by those of the repository; the theme's own stay."""
@@ -43,3 +52,10 @@ def on_files(files: Files, config: Any) -> Files:
         uri = path.relative_to(root).as_posix()
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Show the docstrings of the public names on the API page."""
+    if page.file.src_uri != "docs/api.md":
+        return markdown
+    return NAME.sub(lambda name: f"\n::: tpusim.{name[1]}\n", markdown)

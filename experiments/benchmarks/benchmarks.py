@@ -79,7 +79,7 @@ def command(*arguments: str, times: int = 1) -> Once:
 
 
 def sweep_command() -> Once:
-    """Return `tpusim sweep` of all placements of the flagship's meshes, into a new folder."""
+    """Return `tpusim sweep` of all placements of the 480B encoder's meshes, into a new folder."""
 
     def once(number: int) -> int:
         with TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def sweep_command() -> Once:
 
 
 def report_command() -> Once:
-    """Return `tpusim simulate` of the flagship with all files of a report, into a new folder."""
+    """Return `tpusim simulate` of the 480B encoder with its report, into a new folder."""
 
     def once(number: int) -> int:
         with TemporaryDirectory() as folder:
@@ -151,14 +151,14 @@ def simulate_all(run: SimulationRun, plans: Sequence[Plan]) -> int:
 
 
 def loaded() -> SimulationRun:
-    """Return the flagship's run, with all modules loaded and nothing known of other plans."""
+    """Return the 480B encoder's run, with all modules loaded and nothing known of other plans."""
     run = ts.read_run(FLAGSHIP)
     ts.simulate(run.model, run.plan.replace(seq_len=384, global_batch=2048), run.pod)
     return run
 
 
 def free_placements(passes: int) -> Once:
-    """Return a pass over the flagship's meshes after `passes` others, each of another batch."""
+    """Return a pass over the 480B encoder's meshes after `passes` others, each of another batch."""
     run = loaded()
 
     def once(number: int) -> int:
@@ -173,7 +173,7 @@ def free_placements(passes: int) -> Once:
 
 
 def first_meshes() -> Once:
-    """Return the first pass over the flagship's meshes, as one unit."""
+    """Return the first pass over the 480B encoder's meshes, as one unit."""
     once = free_placements(0)
     return lambda number: min(1, once(number))
 
@@ -204,7 +204,7 @@ def first_plans() -> Once:
 
 
 def given_placements() -> Once:
-    """Return a pass over all placements of the flagship's meshes, with another batch each time."""
+    """Return a pass over all placements of these meshes, with another batch each time."""
     run = ts.read_run(FLAGSHIP)
     placed = [
         (mesh, each) for mesh in meshes_of(CHIPS) for each in hardware.placements(run.pod, mesh)
@@ -241,7 +241,7 @@ def first_pipelines() -> Once:
 
 
 def search_space() -> tuple[SimulationRun, ts.PlanSpace]:
-    """Return the flagship's run, and the space that is searched; exchange it here."""
+    """Return the 480B encoder's run, and the space that is searched; exchange it here."""
     run = ts.read_run(FLAGSHIP)
     vary = {"microbatches": [1, 2, 4]}
     axes = ("data", "fsdp", "tensor")
@@ -314,7 +314,7 @@ def warm_on(shape: str, slices: int) -> Once:
 
 
 def lowered_anew(slow: dict[str, object] | None) -> Once:
-    """Return the flagship on a slice with slow parts or without, as if it had not been seen."""
+    """Return the 480B encoder on a slice with slow parts or without, as if it had not been seen."""
     run = ts.read_run(FLAGSHIP)
     pod = ts.Slice("v4", "8x16x16", slow=slow)
 
@@ -335,7 +335,7 @@ def ranges() -> Once:
     def once(_: int) -> int:
         for _ in range(100):
             if result.error_range is None:
-                raise AssertionError("the flagship has no range")
+                raise AssertionError("the 480B encoder has no range")
         return 100
 
     return once
@@ -358,7 +358,7 @@ def unfolded_512() -> Once:
 
 
 def engine_events() -> Once:
-    """Return the engine's events of the flagship's step, every iteration run."""
+    """Return the engine's events of the 480B encoder's step, every iteration run."""
     run = ts.read_run(FLAGSHIP)
     (placement,) = hardware.candidates(run.pod, run.plan.mesh)
     (program,) = planned_step(run.model, run.plan, run.pod).programs_on(placement)
@@ -389,12 +389,12 @@ def simpy_timeouts() -> Once:
 
 BENCHMARKS = {
     "sweep_first_visit_s": Benchmark(
-        "tpusim sweep of 828 placements of the flagship's meshes, with its table",
+        "tpusim sweep of 828 placements of the 480B encoder's meshes, with its table",
         sweep_command,
         samples=3,
     ),
     "meshes_first_visit_s": Benchmark(
-        "78 meshes of the flagship, free placement: the first pass of a process",
+        "78 meshes of the 480B encoder, free placement: the first pass of a process",
         first_meshes,
         processes=3,
         samples=1,
@@ -417,17 +417,17 @@ BENCHMARKS = {
         samples=3,
     ),
     "search_s": Benchmark(
-        "the proved best plan of the flagship's space, in a fresh process",
+        "the proved best plan of the 480B encoder's space, in a fresh process",
         whole_search,
         processes=2,
         samples=1,
     ),
     "cold_s": Benchmark(
-        "tpusim simulate of the flagship, in a fresh process",
+        "tpusim simulate of the 480B encoder, in a fresh process",
         lambda: command("-m", "tpusim", "simulate", str(FLAGSHIP)),
     ),
     "report_s": Benchmark(
-        "tpusim simulate of the flagship with its report, in a fresh process",
+        "tpusim simulate of the 480B encoder with its report, in a fresh process",
         report_command,
         samples=3,
     ),
@@ -443,10 +443,10 @@ BENCHMARKS = {
     "unfolded_512_s": Benchmark(
         "two layers on 512 chips, one slow, each device by itself", unfolded_512, samples=3
     ),
-    "events_per_s": Benchmark("the engine, the flagship's step unfolded", engine_events),
+    "events_per_s": Benchmark("the engine, the 480B encoder's step unfolded", engine_events),
     "simpy_timeouts_per_s": Benchmark("timeouts of SimPy alone", simpy_timeouts),
     "flagship_warm_s": Benchmark(
-        "later visits: the flagship with another batch, placement given", flagship_warm
+        "later visits: the 480B encoder with another batch, placement given", flagship_warm
     ),
     "few_chips_warm_s": Benchmark(
         "later visits: 16 layers on 64 chips, placement given", lambda: warm_on("4x4", 4)
@@ -455,7 +455,7 @@ BENCHMARKS = {
         "later visits: the same layers on 102,400 chips", lambda: warm_on("16x16", 400)
     ),
     "healthy_2048_s": Benchmark(
-        "the flagship as if it had not been seen", lambda: lowered_anew(None)
+        "the 480B encoder as if it had not been seen", lambda: lowered_anew(None)
     ),
     "slow_chip_2048_s": Benchmark(
         "the same with a slow chip",

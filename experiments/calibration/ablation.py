@@ -144,7 +144,7 @@ def _refitted() -> RunChange:
 
 def markdown(chosen: Sequence[Switch]) -> str:
     """Return the table: a row with all mechanisms, then one for each that is switched off."""
-    heads = ("without", "instead", "runs moved", "fail", "median", "mean", "p90", "signed mean")
+    heads = ("without", "instead", "runs moved", "fail", "median", "mean", "p90", "bias")
     lines = [
         f"| {' | '.join((*heads, *(f'mean {chip}' for chip in CHIPS)))} |",
         "| --- | --- |" + (len(heads) - 2 + len(CHIPS)) * " ---: |",

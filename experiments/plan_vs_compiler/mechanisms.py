@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from table import until_schedule
 
-LEAST_PROGRAMS = 12
+LEAST_PROGRAMS = 50
 """The fewest programs of a row."""
 
 WEIGHTS = "weights"
@@ -29,8 +29,11 @@ COPIES = {"data", "dcn_data"}
 WITHOUT_RINGS = ("v2", "v3")
 """Generations that are left out: the compiler makes no collective matmuls for them."""
 
-WIDTHS = ((2, 2), (3, 16), (17, 32), (33, 64), (65, 256))
-"""Devices of a group, by which rows are told apart."""
+WIDTHS = ((2, 32), (33, 256))
+"""Devices of a group, by which rows are told apart: rings of weights end at 32."""
+
+LEAST_SHARE = 0.1
+"""The smallest share of a row's bytes that is shown."""
 
 
 @dataclass
@@ -81,12 +84,12 @@ def _axes(axes: list[str]) -> str:
 def _width(devices: int) -> str:
     for low, high in WIDTHS:
         if low <= devices <= high:
-            return str(low) if low == high else f"{low} to {high}"
+            return f"{low}-{high}"
     return ""
 
 
 def _first(width: str) -> int:
-    return int(width.split(" ")[0])
+    return int(width.partition("-")[0])
 
 
 def _shares(traffic: Mapping[str, Any]) -> Counter[str]:
@@ -112,7 +115,8 @@ def markdown() -> str:
     ]
     for (kind, when, axes, width), seen in rows(until_schedule()).items():
         total = sum(seen.carried.values())
-        shares = ((does, n / total) for does, n in seen.carried.most_common() if n >= 0.05 * total)
+        least = LEAST_SHARE * total
+        shares = ((does, n / total) for does, n in seen.carried.most_common() if n >= least)
         how = ", ".join(f"{does} {share:.0%}" for does, share in shares)
         cells = (kind, when, axes, width, str(len(seen.programs)), how)
         lines.append(f"| {' | '.join(cells)} |")

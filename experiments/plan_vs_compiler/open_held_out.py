@@ -73,7 +73,7 @@ def errors(rows: Iterable[Mapping[str, Any]], side: str, what: str = HBM) -> lis
 def cells(
     rows: Sequence[Mapping[str, Any]], side: str = "plan", what: str = HBM
 ) -> dict[str, float]:
-    """Return number, median, 90th percentile and largest of the errors, and their signed mean.
+    """Return number, median, 90th percentile and largest of the errors, and their bias.
 
     wrong: of HBM, verdicts that differ from the compiler's.
     """
@@ -106,7 +106,7 @@ def by_kind(
 
 def table(now: Mapping[str, Mapping[str, float]], was: Mapping[str, Mapping[str, float]]) -> str:
     """Return the errors as a Markdown table, with those at the time of the compilation."""
-    names = ["median", "90th percentile", "signed mean"]
+    names = ["median", "90th percentile", "bias"]
     heads = [f"{name}{before}" for name in names for before in (" before", "")]
     if "wrong" in now["all"]:
         heads.append("verdicts that differ")

@@ -1,6 +1,6 @@
-"""The table of parameters and FLOPs beside the published ones, in docs/models.md.
+"""The table of parameters and FLOPs beside the published ones, in experiments/systems/counts.md.
 
-    python experiments/systems/counts.py docs/models.md
+    python experiments/systems/counts.py experiments/systems/counts.md
 
 writes it between the marks `<!-- counts -->` and `<!-- /counts -->` of the page. The published
 counts are in `published_counts.csv`. A source may count multiply-accumulates (MAC), each of which

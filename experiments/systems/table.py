@@ -1,12 +1,12 @@
-"""The table of systems in README.md and on the page of this experiment.
+"""The tables of systems on the page of this experiment.
 
-    python experiments/systems/table.py README.md experiments/systems/README.md
+    python experiments/systems/table.py
 
-writes it between the marks `<!-- systems -->` and `<!-- /systems -->` of each page.
+writes them between their marks, such as `<!-- systems -->` and `<!-- /systems -->`.
 """
 
+import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,8 +20,8 @@ from tpusim.validation import Validation, validate
 from tpusim.validation.open_span import StepSpan, open_span
 
 FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[1]
-MEASURED = ROOT / "tests" / "measured"
+MEASURED = FOLDER.parents[1] / "tests" / "measured"
+PAGE = FOLDER / "README.md"
 
 
 class System(NamedTuple):
@@ -88,7 +88,7 @@ def lines() -> Iterator[str]:
             format_seconds(result.step_time_s),
             error,
             spanned,
-            f"[{path.name}](LINK{path.relative_to(ROOT)})",
+            f"[{path.name}]({os.path.relpath(path, FOLDER)})",
         )
         yield f"| {' | '.join(cells)} |"
 
@@ -129,7 +129,7 @@ def validated() -> Validation:
 
 def statistics() -> Iterator[str]:
     """Yield the lines of the statistics of all measured systems."""
-    yield "| systems | failed | median error | mean | 90th percentile | signed mean |"
+    yield "| systems | failed | median error | mean | 90th percentile | bias |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: |"
     found = validated().statistics
     errors = (found[f"{kind}_abs_error"] for kind in ("median", "mean", "p90"))
@@ -137,27 +137,22 @@ def statistics() -> Iterator[str]:
     yield f"| {found['runs']} | {found['failed']} | {' | '.join(cells)} |"
 
 
-def page_with(text: str, tables: Mapping[str, str], page: Path) -> str:
-    """Return a page with the tables of today between their marks, links from where it is."""
-    up = "../" * len(page.resolve().parent.relative_to(ROOT).parts)
+def page_with(text: str, tables: Mapping[str, str]) -> str:
+    """Return the page with the tables of today between their marks."""
     for mark, table in tables.items():
         between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.S)
-        linked = table.replace("LINK", up)
-        text = between.sub(lambda found, own=linked: f"{found[1]}{own}\n{found[2]}", text)
+        text = between.sub(lambda found, own=table: f"{found[1]}{own}\n{found[2]}", text)
     return text
 
 
 def main() -> None:
-    """Write the tables into the pages that are named."""
+    """Write the tables into the page."""
     tables = {
         "systems": "\n".join(lines()),
         "statistics": "\n".join(statistics()),
         "open": "\n".join(open_lines()),
     }
-    for name in sys.argv[1:]:
-        page = Path(name)
-        text = page_with(page.read_text("utf-8"), tables, page)
-        page.write_text(text, encoding="utf-8")
+    PAGE.write_text(page_with(PAGE.read_text("utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

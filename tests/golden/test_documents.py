@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 SHOWN = {page.name: page.read_text("utf-8") for page in PAGES}
+MOST_WORDS = 32_000
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -173,7 +174,7 @@ def test_the_design_lists_every_room_in_its_row() -> None:
 
 
 def test_the_api_page_has_every_public_name() -> None:
-    shown = set(re.findall(r"^::: tpusim\.([\w.]+)$", SHOWN["api.md"], re.M))
+    shown = set(re.findall(r"^- `ts\.([\w.]+)", SHOWN["api.md"], re.M))
     public = set(ts.__all__) - {"__version__"}
     public |= {f"models.{name}" for name in ("Transformer", "load", "names", "from_hf")}
     public |= {f"xla.{name}" for name in ts.xla.__all__}
@@ -184,6 +185,13 @@ def test_the_generated_tables_are_those_of_today() -> None:
     script = [sys.executable, str(DOCS / "tools/generate.py"), "--check"]
     ran = subprocess.run(script, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, ""), f"run generate.py for {ran.stdout}"
+
+
+@pytest.mark.skip(reason="the guides are longer; switch it on once they are shortened")
+def test_the_documents_are_short() -> None:
+    """Words of all pages in `docs`, as `wc -w` counts them."""
+    words = {page.name: len(SHOWN[page.name].split()) for page in DOCS.glob("*.md")}
+    assert sum(words.values()) <= MOST_WORDS, words
 
 
 def test_the_page_of_keys_has_every_key() -> None:

@@ -12,7 +12,7 @@ from scripts import script
 DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.py"))
 LARGEST_NOTEBOOK = 200_000
-COMPILES = "import jax"
+COMPILES = "import jax", "ts.check("
 """What needs the TPU compiler."""
 
 
@@ -20,18 +20,19 @@ COOKBOOK = script(DOCS / "tools/cookbook.py")
 JOBS = re.findall(r"^## (.*?)\n\n(```python.*?)(?=^## |\Z)", COOKBOOK.PAGE.read_text(), re.S | re.M)
 
 
+def marks(text: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xla] if any(word in text for word in COMPILES) else []
+
+
 def cases(texts: dict[str, str]) -> list[object]:
-    return [
-        pytest.param(text, id=name, marks=[pytest.mark.xla] if COMPILES in text else [])
-        for name, text in texts.items()
-    ]
+    return [pytest.param(text, id=name, marks=marks(text)) for name, text in texts.items()]
 
 
 @pytest.mark.parametrize("job", cases(dict(JOBS)))
 def test_a_job_of_the_cookbook_prints_what_it_says(job: str) -> None:
     ((block, said),) = COOKBOOK.BLOCK.findall(job)
     assert len(block.strip().splitlines()) <= 20
-    assert COOKBOOK.printed(block) == said != ""
+    assert COOKBOOK.shown(COOKBOOK.printed(block)) == said != ""
 
 
 def cells(source: Path) -> list[str]:
@@ -46,12 +47,7 @@ def cells(source: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "source",
-    [
-        pytest.param(
-            one, id=one.stem, marks=[pytest.mark.xla] if COMPILES in one.read_text() else []
-        )
-        for one in NOTEBOOKS
-    ],
+    [pytest.param(one, id=one.stem, marks=marks(one.read_text("utf-8"))) for one in NOTEBOOKS],
 )
 def test_a_notebook_holds_its_source_and_what_that_prints(source: Path) -> None:
     text = source.with_suffix(".ipynb").read_text("utf-8")

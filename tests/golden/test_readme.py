@@ -1,21 +1,29 @@
-"""The README's ten lines run as they stand there, and print what it says they print."""
+"""The README's blocks of Python run as they stand there, and print what it says they print."""
 
-import contextlib
-import io
-import re
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+import pytest
+from scripts import script
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+COOKBOOK = script(ROOT / "docs/tools/cookbook.py")
+BLOCKS = COOKBOOK.BLOCK.findall(README)
+MOST_WORDS = 1200
 
 
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```$", README.read_text("utf-8"), re.S | re.M)
-    assert found, f"the README has no {language} block"
-    return found[1]
+@pytest.mark.parametrize(("block", "said"), BLOCKS, ids=range(len(BLOCKS)))
+def test_a_block_prints_what_the_readme_says(block: str, said: str) -> None:
+    assert COOKBOOK.shown(COOKBOOK.printed(block)) == said
 
 
-def test_the_ten_lines_print_what_the_readme_says() -> None:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(block("python"), "README.md", "exec"), {})
-    assert printed.getvalue() == block("text")
+def test_the_readme_has_the_ten_lines_and_the_three_jobs() -> None:
+    first, *jobs = (block for block, _ in BLOCKS)
+    assert len(first.strip().splitlines()) <= 10
+    assert README.index(first) < README.index("\n## How wrong is it?")
+    for job, call in zip(jobs, ("ts.simulate", "ts.sweep", "ts.plot.utilisation"), strict=True):
+        assert call in job
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(README.split()) <= MOST_WORDS

@@ -12,6 +12,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Transformer
 from tpusim.plan import Plan
 from tpusim.results import Advice, Change, ChangeKind, Fit, PlanResult
+from tpusim.results.proposal import Effort
 from tpusim.runfile import changed_plan
 from tpusim.simulation import simulate
 
@@ -20,6 +21,8 @@ MOST = 10
 
 WITHIN = 1e-3
 """A sentence prints a tenth of a percent."""
+
+FITS_FIRST = (Fit.FITS, Fit.BORDERLINE, Fit.TOO_LARGE)
 
 
 @cache
@@ -73,12 +76,54 @@ def test_each_sentence_is_what_a_simulation_says(seed: int) -> None:
         assert again.plan == change.plan
 
 
+def saved_by(base: PlanResult, again: PlanResult) -> float:
+    """The fraction of the time that a changed run saves, for as many examples."""
+    examples = again.plan.global_batch / base.plan.global_batch
+    return 1 - again.step_time_s / examples / base.step_time_s
+
+
+@pytest.mark.parametrize("seed", seeds(40, default=4))
+def test_each_proposal_is_what_a_simulation_says(seed: int) -> None:
+    """All its settings together, and each change on top of those before it."""
+    base, advice = advised(seed)
+    model, plan, pod = run_of(seed)
+    for proposal in advice.proposals:
+        again = simulate(model, changed_plan(plan, proposal.settings), pod)
+        assert again.plan == proposal.plan
+        assert proposal.saves == pytest.approx(saved_by(base, again), abs=WITHIN)
+        assert claim(str(proposal)) == pytest.approx(proposal.saves, abs=WITHIN)
+        assert again.hbm_peak_bytes == pytest.approx(proposal.hbm_peak_bytes, rel=WITHIN)
+        assert proposal.fit is again.fit
+        assert sum(part.adds for part in proposal.parts) == pytest.approx(proposal.saves)
+        settings, reached = list[str](), 0.0
+        for part in proposal.parts if plan.placement is None else ():
+            settings += part.settings
+            reached += part.adds
+            found = simulate(model, changed_plan(plan, settings), pod)
+            assert reached == pytest.approx(saved_by(base, found), abs=WITHIN), part
+
+
+@pytest.mark.parametrize("seed", seeds(40, default=4))
+def test_proposals_are_worth_their_effort(seed: int) -> None:
+    """Each fits, and one that takes more effort saves more."""
+    base, advice = advised(seed)
+    effort, saves = -1, 0.0
+    for proposal in advice.proposals:
+        taken = max(part.effort for part in proposal.parts)
+        if base.fit is Fit.FITS:
+            assert proposal.fit is Fit.FITS
+            assert proposal.saves > saves or taken in (Effort.NUMERICS, Effort.BATCH)
+        assert taken > effort
+        effort = taken
+        saves = proposal.saves if taken < Effort.NUMERICS else saves
+
+
 @pytest.mark.parametrize("seed", seeds(40, default=4))
 def test_the_changes_of_a_kind_are_ranked(seed: int) -> None:
     """What fits is first, then what saves most; only the batch changes the training."""
     base, advice = advised(seed)
     for kind in ChangeKind:
-        found = [(each.fit is Fit.TOO_LARGE, -each.saves) for each in advice.of(kind)]
+        found = [(FITS_FIRST.index(each.fit), -each.saves) for each in advice.of(kind)]
         assert found == sorted(found)
     for change in advice.changes:
         assert (change.kind is ChangeKind.BATCH) == (

@@ -29,7 +29,7 @@ HEADROOM = 0.01
 SLACK = 0.01
 """Fractions: above today's statistic, and how much laxer than that a bound may be."""
 SMALLEST_BIAS = 0.02
-"""A smaller signed mean counts as this fraction: errors of opposite sign cancel by luck."""
+"""A smaller bias counts as this fraction: errors of opposite sign cancel by luck."""
 SMALLEST_MISCOVERAGE = 0.05
 """What less of the 80 % is missing counts as this fraction."""
 LARGEST_ERROR = 0.7
@@ -47,7 +47,7 @@ def sets_of(validation: Validation) -> Iterator[tuple[str, Mapping[str, float]]]
 
 
 def todays_sizes(validation: Validation) -> Bounds:
-    """Return each statistic by set and name; the signed mean counts without its sign.
+    """Return each statistic by set and name; the bias counts without its sign.
 
     Miscoverage is what `coverage_80` lacks of 80 %. It has no upper side: ranges that hold 80 % of
     the runs to come hold more of the known ones (test_ranges_by_time.py has both sides).

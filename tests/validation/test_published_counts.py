@@ -44,6 +44,13 @@ def test_all_named_models_but_language_models_are_there() -> None:
     assert {"lamda-137b", "palm-540b", "bert-480b", "lingvo-128b"} <= set(counts())
 
 
+def test_the_page_of_models_says_how_many_agree() -> None:
+    published = [one for one in counts().values() if any(one.said)]
+    near = sum(not one.differs for one in published)
+    page = (ROOT / "docs/models.md").read_text("utf-8")
+    assert f"Of {len(published)} models with published counts, {near} are within 1 %" in page
+
+
 def test_multiply_accumulates_are_two_flops() -> None:
     one = counts()["resnet-50"]
     assert one.said[1] == "4.089 GMAC"
@@ -60,7 +67,7 @@ def test_counts_of_sources_are_read(text: str, number: float | None) -> None:
 
 
 def test_the_page_has_the_table_of_today() -> None:
-    page = ROOT / "docs/models.md"
+    page = ROOT / "experiments/systems/counts.md"
     text = page.read_text("utf-8")
     tables = {"counts": "\n".join(script()["lines"]())}
     page_with = runpy.run_path(str(FOLDER / "table.py"))["page_with"]

@@ -14,7 +14,7 @@ from tpusim.base.plain_text import presentable
 
 
 class TpusimError(Exception):
-    """An input that cannot be used; its text is for the user, and short whatever they gave."""
+    """An input that cannot be used; the message is for the user, and short for any input."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(presentable(text))

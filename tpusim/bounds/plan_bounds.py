@@ -62,7 +62,7 @@ class PlanBounds(NamedTuple):
 
 @checked_call
 def bound(model: Architecture | str, plan: Plan, pod: Slice | str) -> float:
-    """Return seconds that no step of the plan is shorter than, whatever its placement.
+    """Return a lower bound of the plan's step time in seconds, over all placements.
 
     Raise PlanError for a plan that the model does not admit.
     """

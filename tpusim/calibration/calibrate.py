@@ -54,7 +54,7 @@ Source: TypeAlias = "MeasuredStep | ProfiledSteps"
 def calibrate(
     *sources: "Given | Iterable[Given]", pod: Slice | str | None = None, date: str | None = None
 ) -> Calibration:
-    """Return factors of measured over predicted time, with intervals, of what was measured.
+    """Return factors of measured over predicted time, with intervals.
 
     sources: paths of profiles (`*.xplane.pb`), of run files with a section [measured], or of
         folders of either; or what `read_profile` and `read_run` return. All of one chip.

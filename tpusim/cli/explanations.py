@@ -41,7 +41,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "lines": Explanation(lambda result: ts.explain_lines(result)),
     "passes": Explanation(_pass_table, of_replays=False),
     "convolutions": Explanation(_convolution_table),
-    "advice": Explanation(lambda result: result.advice()),
+    "advice": Explanation(lambda result: result.advice(quick=True)),
 }
 """The choices of `simulate` and `replay`. A new one is one entry. Its function imports what it
 needs when it is called, as the public names of `tpusim` do, so that `--help` stays fast."""

@@ -92,6 +92,7 @@ def advise(
     run: RunFile,
     settings: RunSettings = None,
     top: Annotated[int | None, option("--top", "N", "Changes of each kind to show.")] = None,
+    quick: Annotated[bool, option("--quick", None, "Try single changes only.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:
@@ -104,7 +105,7 @@ def advise(
         raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
     given = read_one_plan(run, settings or ())
     with blame(given.where), show_work("trying changes", quiet=quiet):
-        found = simulate(given.model, given.plan, given.pod, input=given.input).advice()
+        found = simulate(given.model, given.plan, given.pod, input=given.input).advice(quick=quick)
     text = json_text(found.facts()) if as_json else str(found if top is None else found.shown(top))
     return printed(text, as_json=as_json, quiet=quiet)
 

@@ -34,6 +34,10 @@ SKEW, WAIT_LABEL = "slice skew", "wait"
 class Task:
     """One operation with its costs, in seconds and bytes.
 
+    delay_s: launch and hops, before bytes move.
+    work_s: the least time in which its bytes move.
+    bytes: bytes of one device on each link of weight 1.
+    uses: link classes, each with the bytes that one byte of the task puts on it.
     stream: `core`, the transfer stream that runs it beside the core, or `host`.
     label: the name of its time in the breakdown (`matmul`, `attention`, `vector`, `fsdp`, ...).
     moves: makes its messages on the torus; a function, as a big torus has many and only the

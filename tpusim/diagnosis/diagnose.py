@@ -54,7 +54,7 @@ def diagnose(
     *,
     pod: Slice | str | None = None,
 ) -> Diagnosis:
-    """Return where the steps of a profile and their prediction differ.
+    """Return the differences between the steps of a profile and their prediction.
 
     profile: what `read_profile` returns, or its path.
     prediction: a result of a plan or of a compiled program, or the program itself; by default the

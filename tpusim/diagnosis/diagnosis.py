@@ -25,7 +25,7 @@ LEAST_LAYERS = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(ShortRepr):
-    """Where a measured and a predicted step differ. Times in whole picoseconds.
+    """The differences of a measured and a predicted step. Times in whole picoseconds.
 
     profile: the name of its file.
     program: of its steps.

@@ -108,9 +108,11 @@ class LinkUse(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """The cost of the run: events, iterations of loops run and requested, folds, seconds.
+    """The cost of the run: SimPy events, loop iterations run and requested, folds, seconds.
 
     Hop by hop, each crossing of a link by a message is an event too.
+
+    seconds: wall-clock time of the engine, the only number that differs from run to run.
     """
 
     events: int

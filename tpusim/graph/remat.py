@@ -30,14 +30,15 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 class Remat:
     """A rematerialisation policy, and tensors that are saved besides.
 
-    policy: `full` saves the input of each layer only; `minimal` also the outputs of matmuls with a
-        weight (JAX's `dots_with_no_batch_dims_saveable`); `dots` the outputs of all matmuls; `none`
-        all that the backward pass reads, as without a checkpoint (`Pointwise.residuals`).
-    save: short names of further tensors that are saved.
-    offload: short names of tensors that are saved on the host.
-    scan_layers: the layers are a loop (`lax.scan`), whose saved tensors and gradients are stacked;
-        false if they are written one after the other (MaxText's `scan_layers`), which is lowered as
-        a loop all the same where tensors are offloaded.
+    policy: saved tensors: `full` (each layer's input), `minimal` (also results of matmuls with
+        weights), `dots` (of all matmuls) or `none` (all). `minimal` is JAX's
+        `dots_with_no_batch_dims_saveable`; `none` is a step without a checkpoint
+        (`Pointwise.residuals`).
+    save: short names of further tensors to save, such as `q` or `mlp_in`.
+    offload: short names of tensors to save on the host.
+    scan_layers: layers as a loop (`lax.scan`); false for layers written one after the other. A loop
+        stacks its saved tensors and gradients. Layers with offloaded tensors are lowered as a loop
+        in both cases. MaxText: `scan_layers`.
     """
 
     policy: Policy = "full"

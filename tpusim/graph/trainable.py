@@ -29,9 +29,10 @@ from tpusim.graph.tiled_loss import with_tensors
 class Adapters:
     """The adapters beside the matrices of layers.
 
-    rank: columns of the first matrix of each, and rows of the second; 0 for no adapters.
-    weights: patterns of the names of the weights that have one, such as `wq` or `layer/w*`; all
-        matrices of layers where none is given.
+    rank: rank of the adapters; 0 for none. It is the number of columns of the first matrix and of
+        rows of the second.
+    weights: name patterns of the weights with an adapter, such as `wq` or `layer/w*`; all matrices
+        of layers if none is given.
     """
 
     rank: int = 0

@@ -67,7 +67,7 @@ class GraphWriter:
             )
 
     def size(self, **sizes: int) -> None:
-        """Declare dimensions, of this part. Raise ModelError for a second size of one name."""
+        """Declare dimensions of this part. Raise ModelError for a second size of one name."""
         for short, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ModelError(
@@ -82,7 +82,7 @@ class GraphWriter:
                 )
 
     def dim(self, short: str) -> str:
-        """Return the dimension that a name means here. Raise ModelError for an unknown one."""
+        """Return the dimension of a name in this part. Raise ModelError for an unknown one."""
         return self._dim(short)
 
     def _dim(self, short: str) -> str:
@@ -96,7 +96,7 @@ class GraphWriter:
         return found
 
     def dims(self, shorts: Sequence[str]) -> tuple[str, ...]:
-        """Return the dimensions that names mean here."""
+        """Return the dimensions of names in this part."""
         return tuple(map(self._dim, shorts))
 
     def extent(self, *shorts: str) -> int:
@@ -137,7 +137,7 @@ class GraphWriter:
         return Tensor(f"{self.prefix}{short}", self.dims(dims), TensorRole.PARAM)
 
     def input(self, short: str, dims: Sequence[str], dtype: str = "s32") -> Tensor:
-        """Return a tensor that the host gives each step."""
+        """Return an input of each step."""
         return self.tensor(short, dims, dtype, role=TensorRole.INPUT)
 
     def output(self, short: str, x: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class GraphWriter:
         return x
 
     def state(self, short: str, *dims: str, dtype: str = COMPUTE) -> Tensor:
-        """Return a tensor that stays in HBM from step to step, as its last `update` left it.
+        """Return a tensor that stays in HBM between steps, such as a KV cache.
 
         A layer has one of its own, as it has of its weights.
         """
@@ -175,7 +175,7 @@ class GraphWriter:
         return made
 
     def stop(self, x: Tensor) -> Tensor:
-        """Return `x` for readers that pass no gradient on: what made it is frozen.
+        """Return `x` without a gradient: the operations before it are frozen.
 
         Weights that only frozen tensors are made of have no gradient, no state of the optimizer
         and no update.
@@ -258,7 +258,7 @@ class GraphWriter:
         return out
 
     def add(self, short: str, first: Tensor, *terms: Tensor, out: Tensor | None = None) -> Tensor:
-        """Write the sum of tensors; the first has all dimensions, of which others may lack some."""
+        """Write the sum of tensors, which may lack dimensions of the first."""
         made = out or self.tensor(short, first.dims)
         flops = float(len(terms))
         return self.pointwise(
@@ -296,7 +296,7 @@ class GraphWriter:
         xs: Some,
         layer: "Callable[..., Tensor | Sequence[Tensor]]",
     ) -> tuple[Tensor, ...]:
-        """Write `layers` that each take several tensors and return as many, of the same dimensions.
+        """Write `layers` that take and return several tensors.
 
         layer: writes a layer, given a writer and its inputs.
         """
@@ -385,7 +385,7 @@ class GraphWriter:
         return tuple(wholes[state][1] for state in emitted)
 
     def graph(self, loss: Any = None) -> Graph:
-        """Return the graph, whose backward pass starts from the tensor `loss` if it has one.
+        """Return the graph; its backward pass starts from `loss`.
 
         Raise ModelError for a loss that is no tensor, for a graph without loss and outputs, and
         for two operations or results of one name.

@@ -64,7 +64,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was learnt from a user's own measurements of one chip. Prints as a table.
+    """Factors from a user's own measurements of one chip. Prints as a table.
 
     chip: the generation that was measured.
     factors: by name (`FACTORS`); those that are missing are 1. Their intervals are so wide that

@@ -164,7 +164,7 @@ def known_name(name: str, known: Collection[str]) -> str:
 
 @checked_call
 def load_chip(name: str | Path) -> Chip:
-    """Return a chip of the catalogue, or the one that a file of your own describes.
+    """Return a chip of the catalogue, or of a file.
 
     name: a chip of the catalogue, such as `v5p`, also as Cloud TPU and JAX call it (`ironwood`,
         `TPU v5 lite`), or the `Path` of a file that is written as those in `hardware_specs/` are

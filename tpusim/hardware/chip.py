@@ -193,7 +193,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A TPU chip; all numbers are per chip unless said.
+    """A TPU chip; numbers are per chip unless stated otherwise.
 
     generation: generation whose slices it forms (`v4`, ..., `7x`).
     slice_rules: the legal slices of its own generation.
@@ -203,7 +203,9 @@ class Chip:
     flops: peak FLOP/s by dtype; a dtype that is absent has no matmul. f32 is JAX's default
         precision, one bf16 pass, so it has the bf16 peak.
     vpu_flops: peak FLOP/s of the vector unit.
+    hbm_bytes: HBM as marketed.
     hbm_usable_bytes: HBM that the compiler lets a program use.
+    hbm_bandwidth: nominal B/s, of reads and writes together.
     ici_bandwidth: nominal B/s of one link per direction; two links per torus dimension.
     die_to_die_bandwidth: B/s between the chip's two devices per direction; 0 if it has one device.
     dcn_bandwidth, pcie_bandwidth: B/s out of the chip, in one direction.

@@ -15,14 +15,14 @@ from tpusim.models.self_attention import SelfAttention
 class Norms:
     """Which norms a transformer has, and of which kind they are all.
 
-    kind: `rms` has a scale; `layer` subtracts the mean and has a scale and a shift;
-        `layer-unshifted` (Cohere) has no shift, `rms-unscaled` (nanochat) and `layer-unscaled`
-        (OLMo) have no weights.
-    before: attention and MLP read norms of the residual stream (OLMo 2 has none of them).
-    of_sums: each sum with the result of attention or MLP is normed, and is the residual stream
-        from there on (BERT, OPT 350M). The last of them is the model's last norm.
-    of_mlp: where attention and MLP are parallel, the MLP reads a norm of its own (GPT-NeoX).
-    of_embedding: embeddings are normed (BERT, BLOOM).
+    kind: `rms`, `rms-unscaled` (nanochat), `layer`, `layer-unshifted` (Cohere) or `layer-unscaled`
+        (OLMo). `rms` has a scale; `layer` subtracts the mean and has a scale and a shift; an
+        unshifted norm has no shift, an unscaled norm has no weights.
+    before: norms before attention and MLP (none in OLMo 2).
+    of_sums: norms after each residual sum (BERT, OPT 350M). The normed sum is the residual stream
+        from there on; the last one is the model's last norm.
+    of_mlp: a norm for the MLP of a parallel layer (GPT-NeoX).
+    of_embedding: a norm of the embeddings (BERT, BLOOM).
     """
 
     kind: str = "rms"
@@ -53,11 +53,11 @@ class Norms:
 class Biases:
     """Which matrices of a transformer have biases.
 
-    qkv: those that make queries, keys and values.
-    out: that of the result of attention.
-    mlp: those of the MLP, of each expert, and of the layer before the head.
-    head: that of the logits.
-    router: that of the router of experts.
+    qkv: queries, keys and values.
+    out: result of attention.
+    mlp: MLP, experts and the layer before the head.
+    head: logits.
+    router: router of the experts.
     """
 
     qkv: bool = False

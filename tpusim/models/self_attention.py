@@ -20,22 +20,19 @@ _GLOBAL_KEYS = ("global_first", "global_head_dim", "global_kv_heads", "global_ke
 class SelfAttention:
     """Attention of each token to those of its sequence.
 
-    kernel: `flash` is a fused kernel, `dot` writes the scores to HBM, and with `none` layers have
-        no attention: they are the MLP alone, as where the rest of a step is measured by itself.
-    softmax_dtype: where the kernel is `dot`, the dtype of the scores that the softmax takes: the
-        plan's (`compute`), or `f32`. A fused kernel keeps them on the chip.
-    window: keys that a query sees, 0 for all of them.
-    global_every: where there is a window, each so many-th layer sees all keys (Gemma 3: 6), 0 for
-        none (Mistral). Layers that do not fill the last pattern see the window.
-    global_first: those are the first of each pattern (ModernBERT), not the last.
-    global_head_dim: width of a head in the layers that see all keys, where it is another one
-        (Gemma 4: 512); 0 for that of the others.
-    global_kv_heads: K/V heads of those layers, where they have another number; 0 as before.
-    global_keys_as_values: in those layers one projection makes keys and values.
-    rotary: queries and keys are rotated by their position.
-    qk_norm: queries and keys are normed over `head_dim`, with one scale for all heads (Qwen3).
-    qk_norm_heads: `each` for a scale of its own for each head (Cohere), `all` for one norm over all
-        heads together (OLMo 2).
+    kernel: `flash` (fused), `dot` (scores in HBM), or `none` (layers without attention).
+    softmax_dtype: dtype of the scores of a `dot` kernel: `compute` (the plan's) or `f32`. A fused
+        kernel keeps the scores on the chip.
+    window: keys that a query sees; 0 for all.
+    global_every: every n-th layer sees all keys, beside a window (Gemma 3: 6); 0 for none. Layers
+        that do not fill the last pattern see the window.
+    global_first: the first layer of each pattern sees all keys (ModernBERT), not the last.
+    global_head_dim: width of a head in layers that see all keys (Gemma 4: 512); 0 for `head_dim`.
+    global_kv_heads: K/V heads of these layers; 0 for `kv_heads`.
+    global_keys_as_values: one projection makes keys and values in these layers.
+    rotary: rotary positions.
+    qk_norm: norms of queries and keys over `head_dim` with one scale for all heads (Qwen3).
+    qk_norm_heads: `each` for a scale per head (Cohere), `all` for one norm over all heads (OLMo 2).
     fused_qkv: one matrix makes queries, keys and values.
     """
 

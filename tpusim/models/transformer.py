@@ -37,35 +37,35 @@ class Transformer(GroupedFields, Architecture):
     `Transformer(..., moe=MoE(experts=8, experts_per_token=2))`. Flat keys can be read too
     (`model.kv_rank`), but for `attention`, which is the group.
 
-    name: the model's name, as results print it.
-    kind: `decoder`, whose attention is causal, or `encoder`.
+    name: name in results; in a run file also the name of a published model.
+    kind: `decoder` (causal attention) or `encoder`.
     layers: layers of attention and MLP.
     embed: width of the residual stream.
     mlp: width of the MLP.
     heads: query heads.
-    kv_heads: fewer than `heads` for grouped-query attention, 1 for multi-query.
-    head_dim: width of a head; embed / heads where it is not given.
+    kv_heads: K/V heads; 0 for `heads`, 1 for multi-query attention.
+    head_dim: width of a head; 0 for `embed / heads`.
     vocab: tokens of the vocabulary.
     gated: the MLP has two input matrices, whose results are multiplied.
     activation: `relu`, `relu2` (its square), `gelu` or `silu`.
-    parallel: attention and MLP read the same norm and are added together (PaLM, GPT-J).
-    post_norms: the results of attention and MLP are normed before they are added (Gemma 2, 3).
-    wide_layers: layers at the end whose MLP is `wide_mlp` wide (Gemma 4 E2B: 20); 0 for none.
-    wide_mlp: width of their MLP.
-    layer_embed: width of the embedding that each layer has of its own (Gemma 4 E2B: 256), 0 for
-        none; see `pieces.layer_embedding`.
-    positions: rows of a table of learnt positions, the most tokens of a sequence; 0 for none.
-    segments: texts of a sequence, each with a learnt vector (BERT: 2); 0 for none.
-    head_layer: a matrix, the activation function and a norm are before the head (BERT).
-    tied_embeddings: the head is the table of embeddings.
-    logit_cap: bound of the logits, which become `cap tanh(logits / cap)`; 0 for none.
-    dropout: share of elements that training sets to zero: of the embeddings, of the results of
-        attention and MLP, and of the probabilities where attention is no kernel; 0 for none.
-    attention: the attention of the layers.
-    latent: the latents of queries, keys and values (DeepSeek); none unless given.
-    moe: the experts; none unless given.
-    norms: their kind and places; one before attention, MLP and head unless given.
-    biases: of matrices; none unless given.
+    parallel: attention and MLP in parallel on one norm (PaLM, GPT-J).
+    post_norms: norms of the results of attention and MLP (Gemma 2, 3).
+    wide_layers: last layers with an MLP of `wide_mlp` (Gemma 4 E2B: 20).
+    wide_mlp: width of the MLP of these layers.
+    layer_embed: width of each layer's own token embedding (Gemma 4 E2B: 256). See
+        `pieces.layer_embedding`.
+    positions: rows of a table of learnt positions; 0 for none.
+    segments: learnt vectors of segments (BERT: 2); 0 for none.
+    head_layer: a dense layer, the activation and a norm before the head (BERT).
+    tied_embeddings: the head is the embedding table.
+    logit_cap: soft cap of the logits, `cap tanh(logits / cap)`; 0 for none.
+    dropout: dropout rate. It applies to embeddings, to the results of attention and MLP, and to the
+        attention probabilities of the `dot` kernel.
+    attention: attention of the layers.
+    latent: latent attention (DeepSeek).
+    moe: mixture of experts.
+    norms: kinds and places of norms.
+    biases: biases of matrices.
     """
 
     PUBLISHED: ClassVar[str] = "transformer.toml"

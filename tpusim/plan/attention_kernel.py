@@ -21,19 +21,17 @@ LANES = 128
 class AttentionKernel:
     """The fused attention kernel.
 
-    block: queries and keys that a step of the kernel visits at once: `[queries, keys]`. Large
-        blocks cost less for each score, and compute more of those that a causal mask hides.
-        MaxText's `sa_block_q` and `sa_block_kv`.
-    block_backward: the same in the backward pass (`sa_block_q_dkv`, `sa_block_kv_dkv`); empty if
-        it has the blocks of the forward pass.
-    backward: `two-kernels`, one for the gradient of the queries and one for those of keys and
-        values, which both compute the scores; or `one-kernel` for all three (MaxText's
-        `sa_use_fused_bwd_kernel`).
-    library: whose kernel it is: `splash`, of JAX, which has two operations of the vector unit or
-        more for each one of `tokamax`, of the library of that name with base 2 and an estimate of
-        the logits, and steps over the blocks that a causal mask hides (MaxText's
-        `use_tokamax_splash`); or `flash`, the older one of JAX, as torch_xla calls it: a step of
-        its forward kernel has the blocks of two sequences, one of dQ's twice the queries.
+    block: queries and keys per step of the kernel. Large blocks cost less for each score, and
+        compute more of the scores that a causal mask hides. MaxText: `sa_block_q`, `sa_block_kv`.
+    block_backward: the same in the backward pass; empty for `block`. MaxText: `sa_block_q_dkv`,
+        `sa_block_kv_dkv`.
+    backward: `two-kernels` (one for dQ, one for dK and dV) or `one-kernel`. Both of two kernels
+        compute the scores. MaxText: `sa_use_fused_bwd_kernel`.
+    library: `splash` (JAX), `tokamax`, or `flash` (the older kernel of JAX, as torch_xla calls it).
+        `splash` has two operations of the vector unit or more for each one of `tokamax`, which
+        takes base 2, estimates the logits, and steps over the blocks that a causal mask hides
+        (MaxText's `use_tokamax_splash`). A step of the forward kernel of `flash` has the blocks of
+        two sequences, and a step of its dQ kernel twice the queries.
     """
 
     block: Sequence[int] = (ATTENTION_BLOCK, ATTENTION_BLOCK)

@@ -16,13 +16,13 @@ Style: TypeAlias = Literal["plain", "maxtext"]
 class Compiler:
     """The choices of the compiler.
 
-    lowering: `xla`, what the compiler does today; `ideal`, what a perfect one would do.
-    collectives: by the algorithm that the compiler picks (`xla`), or by the fastest (`best`).
-    style: whose programs the `xla` lowering imitates: `plain` JAX or `maxtext`.
-    collective_matmul: the compiler may fuse a collective into the matmul beside it, as a ring. Its
-        flag xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000 switches this off.
-    without_passes: passes of the lowering that are switched off, by name (`--explain passes` lists
-        them); `observed` stands for all that compiled programs alone showed.
+    lowering: `xla`, today's compiler, or `ideal`, a perfect one.
+    collectives: the algorithm that the compiler picks (`xla`), or the fastest (`best`).
+    style: `plain` JAX or `maxtext`: the programs that the `xla` lowering imitates.
+    collective_matmul: the compiler may fuse collectives into matmuls, as rings.
+        `--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000` switches this off in the compiler.
+    without_passes: passes of the lowering to switch off; `observed` stands for all that only
+        compiled programs showed. `--explain passes` lists them.
     attention_kernel: the blocks and backward kernels of fused attention.
     """
 

@@ -16,13 +16,12 @@ GATHER, RING, ALL_TO_ALL = CONTEXT_EXCHANGES = get_args(ContextExchange)
 class Context:
     """The exchange of keys and values along the axes that shard the sequence.
 
-    exchange: how attention kernels see the keys and values of a sequence that `context` shards:
-        each device gathers them (`gather`), they go round the axis beside the kernel (`ring`), or
-        heads are sharded instead of tokens in the kernel (`all-to-all`). Or axis -> method, for
-        several axes, which then replace `context` in the default rules.
-    balanced: each device has an early and a late part of a causal sequence, so that all see as many
-        keys (MaxText's `context_parallel_load_balance`); otherwise the last device has nearly twice
-        the average, and all wait for it. The batch is reordered on input, which is free.
+    exchange: `gather`, `ring`, or `all-to-all` (heads sharded inside the kernel); or axis ->
+        method. `gather` collects keys and values on each device; `ring` passes them round the axis
+        beside the kernel. Several axes replace `context` in the default rules.
+    balanced: each device has an early and a late part of a causal sequence. All devices then see as
+        many keys; otherwise the last device has nearly twice the average, and all wait for it. The
+        batch is reordered on input, at no cost. MaxText: `context_parallel_load_balance`.
     """
 
     exchange: ContextExchanges = "gather"

@@ -19,29 +19,30 @@ DEFAULT_TILES = (512, 1024, 1024)
 class Experts:
     """The routing of tokens to experts.
 
-    capacity_factor: slots of each expert over its even share of the tokens of a sequence; tokens
-        without a slot are dropped. 0 drops nothing: each expert has as many as chose it.
-    group: sequences whose tokens share the slots of each expert, the groups of GShard and Switch; 1
-        where each sequence has slots of its own. A mask has a place for each token of a group in
-        each slot, so matmuls with it grow with the group. Only with a capacity.
-    dispatch: how tokens find their slots: by `sort`, through HBM, or by matmuls with a `one_hot`
-        mask; empty for a mask where there is a capacity, and a sort otherwise.
-    exchange: how tokens reach experts on other devices: `all-to-all`; `gather`, where each device
-        gathers all tokens, picks those of its experts, and results are scattered; or `ring`, a
-        gather in a collective matmul for the dispatch, and an all-to-all for the combine.
-    sort_gradient: how the gradient of sorted tokens finds its way back: by a `gather` in the
-        inverse order (MaxText's `use_custom_sort_vjp`), or a `scatter`, JAX's own gradient of
-        picking rows, which adds one row after the other (MaxText until the middle of 2025).
-    buffer: capacity of a device, in rows over the mean, for its experts where nothing is dropped:
-        shapes are fixed, so passes through HBM and memory have all rows, and only grouped kernels
-        skip the empty ones. 0 has capacity for all rows that could arrive (MaxText's
-        `ragged_buffer_factor`, which drops what does not fit; here nothing is dropped).
-    skew: how unevenly experts are chosen, from 0, even, to 1, as chance has it. The busiest device
-        decides. Only where nothing is dropped.
-    seed: of the one draw that all layers share.
-    tiles: of the grouped kernels of sorted tokens: rows, and elements of `embed` and of the
-        experts' width (MaxText's `tile_batch_seq`, `tile_embed_dim` and `tile_mlp_dim`); empty for
-        those that Tokamax's kernels choose on 7x (`use_tokamax_gmm`). Kernels compute whole tiles.
+    capacity_factor: slots of an expert over its even share of a sequence's tokens; 0 drops no
+        token. Tokens without a slot are dropped.
+    group: sequences that share the slots of each expert (the groups of GShard and Switch). A mask
+        has a place for each token of a group in each slot, so matmuls with the mask grow with the
+        group. Only with a capacity.
+    dispatch: slots by `sort` or by a `one_hot` mask; empty for `one_hot` with a capacity, `sort`
+        without. A sort goes through HBM; a mask is multiplied by matmuls.
+    exchange: how tokens reach experts on other devices: `all-to-all`, `gather` or `ring`. With
+        `gather` each device gathers all tokens and picks those of its experts, and results are
+        scattered; `ring` is a gather in a collective matmul for the dispatch and an all-to-all for
+        the combine.
+    sort_gradient: the gradient of sorted tokens: a `gather` in the inverse order, or a `scatter`.
+        JAX's own gradient of picking rows is the scatter, which adds one row after the other
+        (MaxText until mid-2025); MaxText's `use_custom_sort_vjp` gathers.
+    buffer: rows of a device's expert buffer over the mean, without drops; 0 for all possible rows.
+        Shapes are fixed, so passes through HBM and memory have all rows, and only grouped kernels
+        skip the empty ones. MaxText's `ragged_buffer_factor` drops what does not fit; here nothing
+        is dropped.
+    skew: unevenness of the experts' load without drops, from 0 (even) to 1 (random choice). The
+        busiest device decides.
+    seed: seed of the one draw for all layers.
+    tiles: tiles of the grouped kernels: rows, `embed`, width of an expert; empty for Tokamax's
+        choice on 7x. Kernels compute whole tiles. MaxText: `tile_batch_seq`, `tile_embed_dim`,
+        `tile_mlp_dim`, `use_tokamax_gmm`.
     """
 
     capacity_factor: float = 0.0

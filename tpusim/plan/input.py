@@ -42,31 +42,31 @@ class Input:
     A number that is None is that of `input_rates` for the kind of record and the codec, or of the
     chip's host.
 
-    kind: of the records: `tokens`, `jpeg` or `audio`.
-    record_bytes: bytes of a record, before `compression`.
-    compression: codec of the stored records: `none`, `zlib` (gzip too), `zstd`, `snappy` or `lz4`.
-    compression_ratio: bytes before compression over bytes after it; at least 1.
-    read_bytes: bytes of one read.
-    read_latency: seconds until the first byte of a read.
-    read_variation: standard deviation over mean of the time of a read (gamma distributed); 0 for
-        reads that all take as long.
-    readers: reads of a host that are in flight at once.
-    reader_bandwidth: B/s of one read; inf for no limit.
-    storage_bandwidth: B/s of all reads of a host together; None for the network of its chips.
-    files: files that hold the records, dealt out to the hosts; a host reads each by one reader, so
-        hosts with fewer files may read more slowly. None for at least as many as readers.
-    decompressors: threads of a host that decompress; None for one for each vCPU.
-    decompress_rate: B/s of one decompressor, in decompressed bytes; inf for no time.
-    workers: threads of a host that decode; None for one for each vCPU.
-    decode_s: seconds of one worker for a record.
-    shuffle: records of the shuffle buffer, which is filled before the first batch.
-    batch_rate: B/s at which one thread copies records into a batch; inf for no time.
-    prefetch: batches made ahead; with 0 a host begins a batch when its chips wait for it.
-    host_chips: chips that a host feeds; None for those of the chip's host, or for the whole slice
-        where it has fewer.
-    slow_host: how many times as long as the others one host takes to read, decompress, decode and
-        batch; 1 for none.
-    seed: of the times of reads, where they vary.
+    kind: kind of the records: `tokens`, `jpeg` or `audio`.
+    record_bytes: size of a record before compression.
+    compression: codec of the stored records: `none`, `zlib`, `zstd`, `snappy` or `lz4`. gzip is
+        `zlib`.
+    compression_ratio: size before over size after compression; at least 1.
+    read_bytes: size of a read.
+    read_latency: time until the first byte of a read.
+    read_variation: standard deviation over mean of the time of a read. The times are gamma
+        distributed.
+    readers: concurrent reads of a host.
+    reader_bandwidth: bandwidth of one read; inf for no limit.
+    storage_bandwidth: bandwidth of all reads of a host; the network of its chips if not given.
+    files: files of the records; enough for all readers if not given. They are dealt out to the
+        hosts. A host reads each file by one reader, so hosts with fewer files may read more slowly.
+    decompressors: decompressing threads of a host; one per vCPU if not given.
+    decompress_rate: decompressed output of one thread; inf for no time.
+    workers: decoding threads of a host; one per vCPU if not given.
+    decode_s: time of one thread for a record.
+    shuffle: size of the shuffle buffer, filled before the first batch.
+    batch_rate: rate at which one thread copies records into a batch; inf for no time.
+    prefetch: batches made ahead. With 0 a host begins a batch when its chips wait for it.
+    host_chips: chips that a host feeds; the chips of the chip's host if not given. A slice with
+        fewer chips has one host.
+    slow_host: factor on the times of one slow host; 1 for none.
+    seed: seed of varying read times.
     """
 
     kind: str = KINDS[0]

@@ -50,29 +50,30 @@ _DTYPE_LABELS = {
 class Numerics:
     """The dtypes of a step: `bf16` or `f32`, and for gathers and matmuls also `int8` and `fp8`.
 
-    compute: of matmuls and activations.
-    param: of stored weights.
-    grad: of the stacked gradients; empty for what programs of the style have (`Plan.as_compiled`).
-    moment: of the optimizer's moments.
-    second_moment: of the optimizer's second moments; empty for `moment`. `mu_dtype` of optax is
-        the first moment's alone.
-    gather: in which weights are gathered; empty for `compute`. The `param` dtype gathers them as
-        they are stored and casts each gathered copy; the `matmul` dtype of quantised matmuls
-        gathers what is quantised already, and activations for these matmuls too.
-    reduce: in which weight gradients leave their matmul and are reduced; empty for `compute`.
-    accumulator: in which the gradients of microbatches are added up; empty for `grad`. MaxText's
-        accumulators have the dtype of the weights.
-    logits: in which the head's matmul writes the logits (`preferred_element_type` in JAX,
-        MaxText's `logits_dot_in_fp32`); empty for `compute`, which their gradient always has.
-    loss: to which the loss casts the logits; empty for `logits`. XLA fuses the cast with what reads
-        them, so that it changes nothing in HBM.
-    matmul: in which the layers' matmuls with weights multiply (`bf16`, `int8` or `fp8`); empty for
-        `compute`. Operands narrower than `compute` are quantised before each matmul.
-    matmul_dx: the same for the backward matmuls of input gradients; empty for `matmul`.
-    matmul_dw: the same for the backward matmuls of weight gradients; empty for `matmul`.
-    noise: of the random numbers that are added to gradients before they are quantised (stochastic
-        rounding), `u16` or `u32`; empty for rounding to the nearest. AQT's `jax.uniform`, which
-        MaxText takes for int8, draws `u32`, its `custom-1` `u16`.
+    compute: matmuls and activations.
+    param: stored weights.
+    grad: stacked gradients; empty for the program style's own. `Plan.as_compiled` fills it in.
+    moment: moments of the optimizer.
+    second_moment: second moments; empty for `moment`. `mu_dtype` of optax is for the first moment
+        only.
+    gather: weights in gathers; empty for `compute`. The `param` dtype gathers weights as they are
+        stored and casts each gathered copy; the `matmul` dtype of quantised matmuls gathers
+        quantised weights, and quantised activations for these matmuls.
+    reduce: weight gradients in their reduction; empty for `compute`. Their matmuls write this
+        dtype.
+    accumulator: sums of microbatches' gradients; empty for `grad`. MaxText's accumulators have the
+        dtype of the weights.
+    logits: logits as the head's matmul writes them (`preferred_element_type`); empty for `compute`.
+        Their gradient always has `compute`. MaxText: `logits_dot_in_fp32`.
+    loss: logits in the loss; empty for `logits`. XLA fuses the cast with its readers, so it changes
+        nothing in HBM.
+    matmul: the layers' matmuls with weights; empty for `compute`. Operands narrower than `compute`
+        are quantised before each matmul.
+    matmul_dx: backward matmuls of input gradients; empty for `matmul`.
+    matmul_dw: backward matmuls of weight gradients; empty for `matmul`.
+    noise: random numbers of stochastic rounding, `u16` or `u32`; empty for rounding to the nearest.
+        The numbers are added to gradients before they are quantised. AQT's `jax.uniform`, which
+        MaxText takes for int8, draws `u32`; AQT's `custom-1` draws `u16`.
     """
 
     compute: WideDtype = "bf16"

@@ -16,15 +16,15 @@ OptimizerName: TypeAlias = Literal["adam", "adafactor", "sgd", "momentum", "lars
 class Optimizer:
     """The optimizer and the place of its state.
 
-    name: `adam`, `adafactor`, `sgd`, `momentum` (SGD with it), `lars` (momentum with a rate for
-        each weight, arXiv:1708.03888), `lamb` (Adam with such a rate, arXiv:1904.00962) or `muon`.
-        Muon makes the momentum of the layers' matrices orthogonal (Newton-Schulz,
-        arXiv:2502.16982); embedding, head and vectors have Adam.
-    offload: the moments stay on the host, and pass through HBM at the update.
-    axes: axes over which weights are updated in parts, where the step replicates them
-        (weight-update sharding, arXiv:2004.13336; ZeRO-1): gradients are scattered over them, each
-        device has its part of the moments and, between steps, of the weights, which are cast and
-        gathered once when a step begins. Forward and backward pass read whole weights.
+    name: `adam`, `adafactor`, `sgd`, `momentum`, `lars`, `lamb` or `muon`. `momentum` is SGD with
+        momentum; `lars` (arXiv:1708.03888) and `lamb` (arXiv:1904.00962) have a rate for each
+        weight; `muon` (arXiv:2502.16982) makes the momentum of the layers' matrices orthogonal and
+        takes Adam for embedding, head and vectors.
+    offload: keep the moments on the host; they pass through HBM at the update.
+    axes: axes over which replicated weights are updated in parts (ZeRO-1). Gradients are scattered
+        over them (weight-update sharding, arXiv:2004.13336); each device has its part of the
+        moments and, between steps, of the weights, which are cast and gathered once when a step
+        begins. The forward and the backward pass read whole weights.
     """
 
     name: OptimizerName = "adam"

@@ -34,11 +34,10 @@ is a pass of its own: 9 s and 0.5 GiB."""
 class Pipeline:
     """The pipeline over the axes `stage` and `dcn_stage`.
 
-    schedule: the order in which a stage works on the microbatches: `gpipe`, `1f1b` (where it is
-        empty), `interleaved`, `zb-h1`, `zb-h2`, or `circular`, one program in which idle stages
-        compute garbage.
-    virtual_stages: parts of the model that each stage has, for `interleaved` and `circular`.
-    stage_layers: layers of each part, in the model's order, where they are not equal.
+    schedule: `gpipe`, `1f1b`, `interleaved`, `zb-h1`, `zb-h2` or `circular`; empty for `1f1b`.
+        `circular` is one program, in which idle stages compute garbage.
+    virtual_stages: parts of the model per stage, for `interleaved` and `circular`.
+    stage_layers: layers of each part in the model's order, if unequal.
     """
 
     schedule: ScheduleName = ""

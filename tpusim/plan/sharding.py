@@ -31,14 +31,15 @@ _EXAMPLE = "'fsdp on y,z; tensor on x'"
 class Sharding:
     """The mesh, and the tensors, tokens and experts that its axes shard.
 
-    mesh: axis -> size, in devices; axes named `dcn_...` run across slices. In Python a plan
-        without it is for one device, or for a search or a sweep that chooses the mesh.
-    rules: dimension -> axes, over `default_rules.py`; `act_` before a dimension means
-        activations, without it weights.
-    annotate: tensor -> one axis (or axes, or None) per dimension; the rest propagates from there.
-    placement: axis -> torus dimensions or parts of them (`{"tensor": ["x", "y[:2]"]}`), or as text,
-        as results and the frames of sweeps have it (`tensor=8 on x,y[:2] · fsdp=64 on y[::2],z`;
-        `;` is as good as `·`, and sizes may be left out); chosen when not given or empty.
+    mesh: axis -> devices; axes named `dcn_...` run across slices. A plan in Python without a mesh
+        is for one device, or for a search or a sweep that chooses the mesh.
+    rules: dimension -> axes, over the default rules; `act_` before a dimension means activations,
+        without it weights. The default rules are in `default_rules.py`.
+    annotate: tensor -> one axis, several or none per dimension; the layouts of other tensors
+        follow.
+    placement: axis -> torus dimensions or parts of them, such as `{ tensor = ["x", "y[:2]"] }`;
+        chosen if not given. The text of results and sweeps is read too (`tensor=8 on x,y[:2] ·
+        fsdp=64 on y[::2],z`; `;` may stand for `·`, and sizes may be left out).
     context: the exchange of keys and values of sharded sequences.
     experts: the routing of tokens to experts.
     """

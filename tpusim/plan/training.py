@@ -27,32 +27,31 @@ LABELS: tuple[LossLabels, ...] = get_args(LossLabels)
 class Training:
     """The batch of a step, its loss, what the backward pass saves, the update, and the loop.
 
-    seq_len: tokens per example, for models that read text; 0 for others.
-    global_batch: sequences per step, over all devices.
-    microbatches: parts of the global batch that run one after the other; their gradients are added
-        up, and the optimizer runs once.
-    gradient_reduction: when the gradients of weights are summed over devices: `per-microbatch`, as
-        the compiler does, so that what is added up has the layout of the weights; or `per-step`,
-        as programs do that write their own collectives: each device adds up its own terms, whole
-        where gathered weights were read, and they are summed after the last microbatch in the
-        accumulators' dtype.
-    vocab_tiles: parts of a device's tokens for which the loss is computed one after the other, so
-        that the logits of one part are in HBM; they are computed again in the backward pass.
-    vocab_blocks: blocks of the vocabulary for which the loss is computed one after the other, with
-        a running sum of exponentials; logits are computed again in the backward pass.
-    loss_labels: how the loss finds the logits of the labels: by a `mask` (one_hot); by `take`
-        (`take_along_axis`, as in optax), which gathers them from logits in f32, and whose gradient
-        is a mask; or by `index` (`logits[rows, labels]`), which gathers them too, and whose
-        gradient is a scatter in f32.
-    input_s: seconds that the host needs to make the batch of a step. It makes the next one while a
-        step runs, so no step is shorter.
-    loop: `asynchronous` if the host starts a step while the one before runs; `synchronous` if it
-        reads the loss of each step before it starts the next, so that the devices wait for it.
-    trainable: patterns of the names of weights that are trained, such as `head`, `wq` or `*scale`;
-        all others are frozen: they have no gradient, no state of the optimizer and no update. All
-        are trained where none is named and there are no adapters, which are always trained.
-    adapters: thin matrices beside those of layers (LoRA); the model's own weights are frozen but
-        for those that `trainable` names.
+    seq_len: tokens per example; 0 for models that read no text.
+    global_batch: examples per step over all devices.
+    microbatches: parts of the global batch that run one after the other. Their gradients are
+        accumulated, and the optimizer runs once.
+    gradient_reduction: sums of weight gradients over devices: `per-microbatch`, as the compiler
+        does, or `per-step`. With `per-step`, as in programs that write their own collectives, each
+        device accumulates its own terms in the accumulators' dtype, in the layout in which it read
+        the weights, and they are summed after the last microbatch.
+    vocab_tiles: parts of a device's tokens whose loss is computed one after the other. The logits
+        of one part are in HBM at a time; the backward pass computes them again.
+    vocab_blocks: blocks of the vocabulary whose loss is computed one after the other. A running sum
+        of exponentials joins them; the backward pass computes the logits again.
+    loss_labels: labels' logits by `mask` (one-hot), `take` (`take_along_axis`) or `index`
+        (`logits[rows, labels]`). `take`, as in optax, and `index` gather from logits in f32; the
+        gradient of `take` is a mask, and the gradient of `index` is a scatter in f32.
+    input_s: time of the host for the batch of a step; no step is shorter. The host makes the next
+        batch while a step runs.
+    loop: `asynchronous`, or `synchronous` if the host reads each loss before the next step. The
+        host of an asynchronous loop starts a step during the previous one; the devices of a
+        synchronous loop wait for the host.
+    trainable: name patterns of the weights to train, such as `head`, `wq` or `*scale`; all others
+        are frozen. A frozen weight has no gradient, no optimizer state and no update. Without
+        patterns and adapters all weights are trained; adapters always are.
+    adapters: low-rank matrices beside the layers' own (LoRA); the model's weights are frozen,
+        except for `trainable`.
     remat: the tensors kept for the backward pass, and their place.
     optimizer: the optimizer and the place of its state.
     pipeline: the schedule over stages.

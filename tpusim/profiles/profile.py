@@ -23,7 +23,7 @@ IDLE = "idle"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile(ShortRepr):
-    """What `read_profile` read. Times in picoseconds since the profile began.
+    """A profile of TPUs. Times in picoseconds since the profile began.
 
     name: of the file, without its folder.
     kind: the devices as the profiler states them, such as `TPU v6 Lite`; empty if unknown.

@@ -113,7 +113,7 @@ def _in_seconds(parts: Mapping[str, int]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(ShortRepr):
-    """Steps side by side, named A, B and so on, and what each takes more than the first.
+    """Steps side by side, named A, B and so on, and their differences from the first.
 
     steps: two or more.
     """
@@ -232,7 +232,7 @@ class Comparison(ShortRepr):
 
 @checked_call
 def compare(*steps: Result | Compiled | ComparedStep | Path | str) -> Comparison:
-    """Return steps side by side, and the causes of what each takes more than the first.
+    """Return steps side by side, and the causes of their differences from the first.
 
     steps: two or more: results of plans and of compiled programs, compiled programs, which are
         simulated, and paths of `result.json` files or of the folders that have one.

@@ -16,7 +16,7 @@ from tpusim.results import Result
 
 Floats: TypeAlias = NDArray[np.float64]
 
-BUSY = "busy: bytes carried, over what the link carries in that time at its full rate"
+BUSY = "bytes carried, over what the link carries in that time at its full rate"
 """What every figure means by the busy share of a link, of a step or of a part of it."""
 
 MOST_FLOWS = 50_000

@@ -5,8 +5,9 @@ returns the axes, whose `figure` is that of matplotlib. Without `ax` it makes a 
 which IPython shows at the end of the cell.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tpusim.base.errors import nearest
 from tpusim.report.figures.axes_matrix import axes_data
 from tpusim.report.figures.axes_matrix import plot_axes as axes
 from tpusim.report.figures.breakdown import breakdown_data
@@ -82,3 +83,10 @@ def scaling(table: "DataFrame", *, ax: "Axes | None" = None) -> "Axes":
     table: `ts.scaling(...).table`.
     """
     return plot_scaling(scaling_data(table), ax)
+
+
+if not TYPE_CHECKING:  # so that a type checker knows what there is
+
+    def __getattr__(name: str) -> Any:
+        """Raise AttributeError with the figure that is meant, or with all there are."""
+        raise AttributeError(f"ts.plot has no {name!r}; {nearest(name, __all__)}")

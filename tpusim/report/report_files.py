@@ -62,7 +62,7 @@ def render_files(
     if html:
         from tpusim.report.html import report_page
 
-        advice = result.advice() if result.adviser else None
+        advice = result.advice(quick=True) if result.adviser else None
         texts["report.html"] = report_page(result, ideal, advice, figures)
     files = {name: content.encode() for name, content in texts.items()}
     return files | {"trace.json.gz": trace_bytes(result)} | figures

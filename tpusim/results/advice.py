@@ -14,6 +14,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
 from tpusim.results.fit import Fit
 from tpusim.results.limit import PICO, Limit
+from tpusim.results.proposal import Proposal
 from tpusim.results.reason import Reason
 from tpusim.results.ways_to_fit import WaysToFit
 
@@ -84,7 +85,7 @@ class Change(ShortRepr):
             gain = f"saves {self.saves:.1%}"
         else:
             gain = f"takes {-self.saves:.1%} more"
-        return f"{self.what} {gain} (simulated){self._decisions()}{self._memory()}"
+        return f"{self.what}: {gain} (simulated){self._decisions()}{self._memory()}"
 
     def _decisions(self) -> str:
         """Say so where a faster machine changes the step by more than its rate, or slows it."""
@@ -121,6 +122,7 @@ class Advice(ShortRepr):
 
     title: of the run.
     limits: the largest part of the step first; they sum to it.
+    proposals: changes that were made together, those that take least effort first.
     changes: of each kind, those that fit in HBM first, and then the largest gain.
     refused: changes that cannot be simulated, each with the reason.
     notes: what was not tried, and why.
@@ -133,6 +135,7 @@ class Advice(ShortRepr):
     step_time_s: float
     limits: tuple[Limit, ...]
     changes: tuple[Change, ...]
+    proposals: tuple[Proposal, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     top: int = CHANGES_SHOWN
@@ -155,6 +158,11 @@ class Advice(ShortRepr):
         yield from unbroken(f"{self.title}, step {step}", "advice      ", MARGIN)
         if self.to_fit is not None:
             yield from self.to_fit.lines()
+        if self.proposals:
+            yield ""
+            yield from unbroken("proposals, each simulated, with what each change adds")
+            for number, each in enumerate(self.proposals, 1):
+                yield from each.lines(number)
         yield ""
         yield from limit_table(self.limits)
         if self.reasons:
@@ -189,6 +197,7 @@ class Advice(ShortRepr):
                 }
                 for limit in self.limits
             ],
+            "proposals": [each.facts() for each in self.proposals],
             "reasons": [reason.facts() for reason in self.reasons],
             "changes": [change.facts() for change in self.changes],
             "refused": [{"what": what, "why": why} for what, why in self.refused],
@@ -208,14 +217,20 @@ def limit_table(limits: Sequence[Limit]) -> Iterator[str]:
 
 
 def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[str]:
-    """Yield the lines of a table of changes: a sentence each, and the key to write."""
+    """Yield the lines of a table of changes that save: a sentence each, and the key to write."""
     yield from unbroken(head)
-    for change in changes[:top]:
+    saving = [change for change in changes if change.saves >= SAME]
+    for change in saving[:top]:
         yield from unbroken(str(change), "  ", "    ")
         for setting in change.settings:
             yield from unbroken(f"--set '{setting}'", "      ", "      ")
-    if len(changes) > top:
-        yield f"  and {len(changes) - top} more"
+    if not saving:
+        yield f"  none of {len(changes)} saves time"
+    elif len(changes) > min(top, len(saving)):
+        more, slower = max(len(saving) - top, 0), len(changes) - len(saving)
+        counts = [f"{more} more save less"] if more else []
+        counts += [f"{slower} save nothing"] if slower else []
+        yield f"  and {', '.join(counts)}"
 
 
 def setting(key: str, value: Any, section: str = "plan") -> str:

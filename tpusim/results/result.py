@@ -76,7 +76,7 @@ class Result(ABC):
     programs: Sequence[Program]
     timeline: Timeline
     lane: int = 0
-    adviser: Callable[[Any], Advice] | None = field(default=None, repr=False, compare=False)
+    adviser: Callable[..., Advice] | None = field(default=None, repr=False, compare=False)
     fitter: Callable[[Any], WaysToFit] | None = field(default=None, repr=False, compare=False)
     reasoner: Callable[[Any], tuple[Reason, ...]] | None = field(
         default=None, repr=False, compare=False
@@ -247,9 +247,11 @@ class Result(ABC):
         """
         return () if self.reasoner is None else self.reasoner(self)
 
-    def advice(self) -> Advice:
+    def advice(self, *, quick: bool = False) -> Advice:
         """Return what bounds the step, and what changes of the run would save, each simulated.
 
+        Changes are tried one by one, and in a search for the best that can be made together, which
+        takes some seconds. quick: only one by one.
         Raise PlanError for a result that was put together by hand, and not by `simulate`.
         """
         if self.adviser is None:
@@ -257,7 +259,7 @@ class Result(ABC):
                 f"the result of {self.title} does not know how it was simulated, so no change of "
                 "it can be; ask the result of ts.simulate(...) for its advice"
             )
-        return self.adviser(self)
+        return self.adviser(self, quick=quick)
 
     def ways_to_fit(self) -> WaysToFit | None:
         """Return the smallest changes with which a plan fits that needs more HBM than there is.

@@ -61,6 +61,10 @@ class KeyEffects(PartitionedStep):
         """Return the first need of a key that is not met; None if all are."""
         return next((n for n in NEEDS if key in n.keys and not n.met(self, key)), None)
 
+    def reads(self, key: str) -> bool:
+        """Return True if a key changes something."""
+        return self.unmet(key) is None
+
     def changes_graph(self, key: str) -> bool:
         """Return True if the graph is another than with the default of a key."""
         return planned_graph(self.model, self.plan.replace(**{key: self.usual[key]})) != self.graph

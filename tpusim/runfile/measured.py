@@ -24,23 +24,23 @@ MOST_COMBINATIONS = 32
 class Measured:
     """A measurement of a run, as its source reports it. A number that it does not print is None.
 
-    step_s: seconds per step.
-    step_is: `printed`, or how the seconds were derived.
+    step_s: step time.
+    step_is: `printed`, or the derivation of the step time.
     source: repository, file and revision, or paper and table.
-    date: of the measurement, or the name of a release.
-    confidence: `A` for time and configuration from one source, `B` for a published number with a
-        matching configuration, `C` where parts are inferred.
-    framework: what made the program, such as `maxtext`.
-    family: runs with the same family share their errors.
-    assumed: keys of the file whose value the source does not state.
-    open: for some of the assumed keys, the values that are plausible, the file's own among them;
-        the runs of all their combinations are the span of the prediction. Keys that go together are
-        one, `plan.seq_len, plan.global_batch`, whose values are lists.
-    unmodelled: what the source states and no key says.
-    hbm_gib: GiB of HBM that one device needed.
-    mfu_pct, hfu_pct: percent, by the counting rule of the source.
-    tflops_per_device: by the counting rule of the source.
-    tokens_per_s, examples_per_s: over all devices.
+    date: date of the measurement, or name of a release.
+    confidence: `A` for one source of time and configuration, `B` for a matching configuration, `C`
+        for inferred parts.
+    framework: framework of the program, such as `maxtext`.
+    family: runs of one family share their errors.
+    assumed: keys of the file that the source does not state.
+    open: plausible values of some assumed keys, including the file's own. The runs of all
+        combinations are the span of the prediction. Keys that go together are one key,
+        `plan.seq_len, plan.global_batch`, whose values are lists.
+    unmodelled: properties of the run that no key describes.
+    hbm_gib: HBM of one device.
+    mfu_pct, hfu_pct: MFU and HFU by the source's counting rule.
+    tflops_per_device: rate by the source's counting rule.
+    tokens_per_s, examples_per_s: rate over all devices.
     note: for the reader.
 
     Raise PlanError for a number that is not above 0, for another confidence than these, and for an

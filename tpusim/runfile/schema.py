@@ -186,6 +186,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "chips": Sequence[int],
         "num_slices": Sequence[int],
         "twisted": bool,
+        "tune": bool,
         "axes": Sequence[str],
         "meshes": Sequence[Mapping[str, int]],
         "most": Mapping[str, int],

@@ -11,6 +11,7 @@ from tpusim.plan import Plan
 from tpusim.searches.best import PROVED
 from tpusim.searches.plan_space import PlanSpace
 from tpusim.searches.slices import slices_of
+from tpusim.simulation.advice.decisions import tuned_values
 
 HOW = ("objective", "top", "at_most", "method", "starts", "seed")
 """The arguments of `search` besides model, space and what simulates."""
@@ -32,26 +33,30 @@ class AskedSearch:
 class SearchRequest:
     """The keys of [search].
 
-    slices: to choose from, as results print them (`v4:8x16x16`) or by name (`v4-4096`). Without
-        this and `generations`, it is the slice of [slice].
-    generations: chips whose legal slices are tried instead, in one order of their dimensions.
-    chips: the least and the most chips of all slices of a plan; needed with `generations`.
-    num_slices: numbers of slices, joined by DCN, with `generations`; one slice by default.
-    twisted: also the twisted torus of the shapes that have one, with `generations`.
-    axes: names of mesh axes; every way to write the devices of a slice as a product of their sizes
-        is a mesh. Axes named `dcn_...` divide the slices instead.
-    meshes: meshes to try, instead, each on all slices that have its devices.
-    most: axis -> its largest size.
-    vary: key of a plan, flat (`gather_dtype`) or grouped (`dtypes.gather`) -> values to try.
-    objective: `step_time`, `chip_time` (seconds of a chip for each token, one over tokens per
-        second and chip), `cost` (USD for each token, on demand), `energy` (J for each token),
-        `time_to_train` or `cost_to_train` (of [train]), or a list of two for their Pareto front.
-    top: the number of plans to find; a front has as many as there are.
-    at_most: limits of a plan: of any objective, of `chips`, and of `hbm`, the peak as a fraction of
-        what programs can use.
-    method: `proved`, or `local` for a space that is too large to bound, which proves nothing.
+    slices: slices to choose from (`v4:8x16x16` or `v4-4096`); the slice of `[slice]` if neither
+        this nor `generations` is given.
+    generations: chips whose legal slices are tried instead. Each shape is tried in one order of its
+        dimensions.
+    chips: least and most chips of all slices together; needed with `generations`.
+    num_slices: numbers of slices, with `generations`; one if not given.
+    twisted: also twisted tori, with `generations`.
+    axes: mesh axes; each factorisation of a slice's devices over them is a mesh. Axes named
+        `dcn_...` divide the slices instead.
+    meshes: meshes to try, instead of `axes`, on all slices with as many devices.
+    most: axis -> largest size.
+    vary: plan key, flat or grouped -> values to try.
+    tune: also vary what `tpusim advise` tries without another mesh: saved tensors, attention
+        kernels, microbatches, loss tiles, schedules, experts. That is a large space; search it with
+        `method = "local"`.
+    objective: `step_time`, `chip_time` (per token), `cost` (USD per token), `energy` (J per token),
+        `time_to_train`, `cost_to_train`; or two for a Pareto front. The last two need a section
+        [train]. Costs are on demand; `chip_time` is one over tokens per second and chip.
+    top: plans to find. A front has as many plans as it has.
+    at_most: limits on objectives, on `chips`, and on `hbm` (peak over usable HBM).
+    method: `proved`, or `local` for a space that is too large to bound. A local search proves
+        nothing.
     starts: descents of a local search.
-    seed: of a local search.
+    seed: seed of a local search.
     """
 
     slices: Sequence[str] = ()
@@ -63,6 +68,7 @@ class SearchRequest:
     meshes: Sequence[Mapping[str, int]] = ()
     most: Mapping[str, int] = field(default_factory=dict)
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tune: bool = False
     objective: str | Sequence[str] = "step_time"
     top: int = 1
     at_most: Mapping[str, float] = field(default_factory=dict)
@@ -78,8 +84,9 @@ class SearchRequest:
 
         Raise as `PlanSpace` and `slices_of` do.
         """
-        fields = {name: getattr(self, name) for name in ("axes", "meshes", "most", "vary")}
-        space = PlanSpace(base=base, slices=self._slices(pod), **fields).of(model)
+        fields = {name: getattr(self, name) for name in ("axes", "meshes", "most")}
+        vary = {**(tuned_values(model, base) if self.tune else {}), **self.vary}
+        space = PlanSpace(base=base, slices=self._slices(pod), vary=vary, **fields).of(model)
         return AskedSearch(space, {name: getattr(self, name) for name in HOW})
 
     def _slices(self, pod: Slice | None) -> Sequence[Slice]:

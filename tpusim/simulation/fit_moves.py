@@ -60,16 +60,22 @@ def names_back(before: PlanResult, after: PlanResult) -> tuple[str, ...]:
     """
     model, plan = before.model, before.plan
     named = plan.replace(remat="minimal") if plan.remat.policy == "none" else plan
+    found = dict.fromkeys([*saved_names(model, named), *saveable_names(model, plan)])
+    gone = set(saved_names(model, plan)) - set(saved_names(model, after.plan))
+    kept = set(saved_names(model, after.plan))
+    return tuple(name for name in found if name in gone or (named is not plan and name not in kept))
+
+
+def saveable_names(model: Architecture, plan: Plan) -> tuple[str, ...]:
+    """Return what a layer may save: the results of matmuls with a weight, and those of kernels."""
+    named = plan.replace(remat="minimal", save=(), offload=())
     kernels = (
         tensor.short
         for op, _ in walk(planned_graph(model, plan).ops)
         if isinstance(op, Attention) and not op.backward
         for tensor in op.outputs
     )
-    found = dict.fromkeys([*saved_names(model, named), *kernels])
-    gone = set(saved_names(model, plan)) - set(saved_names(model, after.plan))
-    kept = set(saved_names(model, after.plan))
-    return tuple(name for name in found if name in gone or (named is not plan and name not in kept))
+    return tuple(dict.fromkeys([*saved_names(model, named), *kernels]))
 
 
 def saved_names(model: Architecture, plan: Plan) -> Iterator[str]:
@@ -110,8 +116,7 @@ class PlanMoves:
         return KeyEffects(self.model, self.plan)
 
     def _reads(self, key: str) -> bool:
-        """Return True if a key changes something."""
-        return self._effects.unmet(key) is None
+        return self._effects.reads(key)
 
     def _training(self) -> Iterator[tuple[str, Iterator[Option]]]:
         yield "labels", self._labels()

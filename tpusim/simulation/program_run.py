@@ -21,7 +21,7 @@ from tpusim.results import (
 )
 from tpusim.results.replay_result import FROM_SCHEDULE, UNMENTIONED_SHARE
 from tpusim.simulation.advice import replay_advice
-from tpusim.simulation.reasons import replay_reasons
+from tpusim.simulation.advice.reasons import replay_reasons
 from tpusim.simulation.two_costs import far_apart
 
 if TYPE_CHECKING:

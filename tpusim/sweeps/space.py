@@ -47,16 +47,15 @@ class Space:
 
     base: the plan that the others vary; its own mesh is tried if there are neither `axes` nor
         `meshes`.
-    axes: names of mesh axes; every way to write the devices of a slice as a product of their sizes
-        is a mesh. Axes named `dcn_...` divide the slices instead. Axes of the base that are not
-        among them keep their size.
-    meshes: meshes to try, instead.
-    placements: `best` takes the placement with the cheapest collectives; `all` tries every one on
-        whole torus dimensions, or if there is none those with the fewest cuts.
-    shapes: shapes to try instead of the slice's own, with as many chips: a list (`4x8x16`,
-        `4x8x16_twisted`), `all` of the generation, or `all+twisted`. A shape is tried in one order
-        of its dimensions, as another order is the same machine.
-    vary: key of a plan, flat (`gather_dtype`) or grouped (`dtypes.gather`) -> values to try.
+    axes: mesh axes; each factorisation of the slice's devices over them is a mesh. Axes named
+        `dcn_...` divide the slices instead. Axes of the base that are not listed keep their size.
+    meshes: meshes to try, instead of `axes`.
+    placements: `best`, the placement with the cheapest collectives, or `all` on whole torus
+        dimensions. Where there is none, `all` tries the placements with the fewest cuts.
+    shapes: other shapes with as many chips: a list (`4x8x16`, `4x8x16_twisted`), `all`, or
+        `all+twisted`. A shape is tried in one order of its dimensions, as another order is the same
+        machine.
+    vary: plan key, flat (`gather_dtype`) or grouped (`dtypes.gather`) -> values to try.
     extra_axes: further dimensions, tried outside of shapes, meshes and placements.
 
     Raise PlanError for a field that a plan does not have, and for a value that it cannot have.

@@ -2,8 +2,8 @@
 
     python -m tpusim.validation.error_table FOLDER README.md docs/accuracy.md docs/accuracy.svg
 
-replaces the text between the `errors` markers of each page, and between the `ranges` and `orders`
-markers where a page has them; a path that ends in `.svg` gets the figure.
+replaces the text between the markers that a page has: `errors`, `chip errors` (the same in short),
+`ranges` and `orders`. A path that ends in `.svg` gets the figure.
 """
 
 import re
@@ -26,11 +26,11 @@ from tpusim.validation.residual_table import residual_rows
 from tpusim.validation.statistics import range_statistics
 from tpusim.validation.validate import Validation, validate
 
-ERRORS, RANGES, ORDERS = "errors", "ranges", "orders"
-"""The markers of the three tables."""
+ERRORS, CHIP_ERRORS, RANGES, ORDERS = "errors", "chip errors", "ranges", "orders"
+"""The markers of the tables."""
 SHOWN_FAMILIES = ("dense", "MoE", "int8/fp8", "multislice", "below 1B")
 SHOWN_KINDS = ("maxtext dense bf16", "levanter")
-FLAGSHIP_RUN = "mlp11-v4-480b"
+ENCODER_480B = "mlp11-v4-480b"
 IN_SAMPLE_CAVEAT = (
     "In sample: these runs were known when the constants were chosen, so the table says how well "
     "the model describes them, not how well it predicts."
@@ -40,6 +40,11 @@ IN_SAMPLE_CAVEAT = (
 def table(validation: Validation) -> str:
     """Return the lines between the markers: errors of simulated runs, by chip, and the guess."""
     return "\n".join(_lines(validation)) + "\n"
+
+
+def chip_table(validation: Validation) -> str:
+    """Return the lines of the short table: errors of simulated runs by chip."""
+    return "\n".join(_chip_lines(validation)) + "\n"
 
 
 def range_table(validation: Validation) -> str:
@@ -62,8 +67,11 @@ def points(validation: Validation) -> tuple[MeasuredPoint, ...]:
 
 
 def renewed(page: str, validation: Validation) -> str:
-    """Return a page with the tables of today. Raise FileError if it has no `errors` markers."""
-    page = in_page(page, table(validation))
+    """Return a page with the tables of today. Raise FileError if it has no table of errors."""
+    if f"<!-- {CHIP_ERRORS} -->" in page:
+        page = in_page(page, chip_table(validation), CHIP_ERRORS)
+    else:
+        page = in_page(page, table(validation))
     for name, lines in ((RANGES, range_table), (ORDERS, order_table)):
         page = in_page(page, lines(validation), name) if f"<!-- {name} -->" in page else page
     return page
@@ -80,7 +88,7 @@ def in_page(page: str, lines: str, name: str = ERRORS) -> str:
 
 def _lines(validation: Validation) -> Iterator[str]:
     found = validation.statistics
-    yield "| published runs | simulated | median error | mean | 90th percentile | signed mean |"
+    yield "| published runs | simulated | median error | mean | 90th percentile | bias |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     yield from _chip_rows(found, _row)
     yield _row(
@@ -88,8 +96,14 @@ def _lines(validation: Validation) -> Iterator[str]:
         found["baseline"]["simulated_runs"],
     )
     yield ""
-    yield from filter(None, (_flagship(validation), _pairs(found["pairs"])))
+    yield from filter(None, (_encoder_480b(validation), _pairs(found["pairs"])))
     yield IN_SAMPLE_CAVEAT
+
+
+def _chip_lines(validation: Validation) -> Iterator[str]:
+    yield "| chips | runs | median error | mean | 90th percentile |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    yield from _chip_rows(validation.statistics, _chip_row)
 
 
 def _range_lines(validation: Validation) -> Iterator[str]:
@@ -154,15 +168,23 @@ def _range_row(name: str, group: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, group: Mapping[str, Any]) -> str:
-    errors = (percent(group[f"{kind}_abs_error"]) for kind in ("median", "mean", "p90"))
     count = f"{group['runs'] - group['failed']} of {group['runs']}"
-    return f"| {name} | {count} | {' | '.join(errors)} | {signed(group['mean_error'])} |"
+    return f"| {name} | {count} | {' | '.join(_sizes(group))} | {signed(group['mean_error'])} |"
 
 
-def _flagship(validation: Validation) -> str:
-    """Return the sentence about the run that the simulator was written for, if it was simulated."""
+def _chip_row(name: str, group: Mapping[str, Any]) -> str:
+    return f"| {name} | {group['runs']} | {' | '.join(_sizes(group))} |"
+
+
+def _sizes(group: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the median, the mean and the 90th percentile of a group's absolute errors."""
+    yield from (percent(group[f"{kind}_abs_error"]) for kind in ("median", "mean", "p90"))
+
+
+def _encoder_480b(validation: Validation) -> str:
+    """Return the sentence about the 480B encoder's run, or nothing where it was not simulated."""
     for one in validation.outcomes:
-        if one.run.id == FLAGSHIP_RUN and one.predicted_s is not None:
+        if one.run.id == ENCODER_480B and one.predicted_s is not None:
             return (
                 f"The 480B encoder on 2048 TPU v4 chips: {format_seconds(one.predicted_s)} "
                 f"predicted, {one.run.step_s:g} s measured ({one.run.measured.step_is}): "

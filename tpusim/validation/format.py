@@ -96,7 +96,7 @@ TAU_B = (
 
 def _statistics(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a row per group of runs: count, failures, errors, ranges, and tau-b of the MFU."""
-    heads = ("runs", "failed", "median", "mean", "p90", "signed mean", *RANGE_HEADS, "tau-b")
+    heads = ("runs", "failed", "median", "mean", "p90", "bias", *RANGE_HEADS, "tau-b")
     rows = [("absolute error", *heads), _group("all", found)]
     for kind in ("by_chip", "by_family", "by_kind"):
         rows += [_group(f"  {name}", group) for name, group in found[kind].items()]

@@ -39,7 +39,7 @@ def test_a_model_of_a_config_has_its_name_and_its_notes(
     code, out, _ = said(["simulate", path], capsys)
     assert code == 0
     assert "small on v5e:4x4 (16 chips)" in out
-    assert "note        not modelled: the biases of attention by distance, which are added" in out
+    assert "note        not modelled: ALiBi biases of the attention scores" in out
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -315,7 +315,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"model_name": "zephyr"}, "'zephyr'; MaxText 0.2.5 has no other; give the model's own file"),
     ({"model_name": "llama2-7b"}, "MaxText takes yours with override_model_config=true only"),
     ({"decoder_block": "llama3"}, "decoder_block is 'llama3', which cannot be simulated; did you"),
-    ({"decoder_block": "llama4"}, "it has attention in chunks"),
+    ({"decoder_block": "llama4"}, "it has chunked attention"),
     ({"remat_policy": "proj"}, "remat_policy is 'proj'"),
     ({"remat_policy": "custom", "context": "host"}, "context is 'host'"),
     ({"remat_policy": "custom", "decoder_layer_input": "remat"}, "write device or offload"),
@@ -450,8 +450,8 @@ def test_one_matrix_makes_the_queries_of_few_heads_of_keys_too() -> None:
 def test_what_is_left_out_is_a_note_and_what_changes_nothing_is_listed() -> None:
     notes = run(attn_logits_soft_cap=50, attention_sink=True, steps=10, run_name="mine").notes
     assert notes == (
-        "not modelled: the soft cap of the attention scores (attn_logits_soft_cap = 50.0)",
-        "not modelled: the attention sinks (attention_sink = true)",
+        "not modelled: the soft cap of attention scores (attn_logits_soft_cap = 50.0)",
+        "not modelled: attention sinks (attention_sink = true)",
         "ignored, as no step depends on them: steps, run_name",
     )
 

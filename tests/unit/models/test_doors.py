@@ -156,7 +156,7 @@ REFUSED_2026 = {
     "zai-org/GLM-5": (
         {"model_type": "glm_moe_dsa", "architectures": ["GlmMoeDsaForCausalLM"],
          "index_topk": 2048},
-        "attention that picks its keys (index_topk = 2048)",
+        "sparse attention with selected keys (index_topk = 2048)",
     ),
     "stepfun-ai/Step-3.7-Flash": (
         {"model_type": "step3p7", "text_config": {"model_type": "step3p5"}},

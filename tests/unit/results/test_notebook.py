@@ -76,7 +76,7 @@ def shown_values() -> list[object]:
     pod = ts.Slice("v5e", "4x4")
     space = ts.PlanSpace(base=plan, slices=[pod], axes=("data", "fsdp"))
     result = ts.simulate(model, plan, pod)
-    advice = result.advice()
+    advice = result.advice(quick=True)
     return [
         model, ts.models.load("mixtral-8x7b"), plan, pod, space, result, advice,
         advice.changes[0], ts.search(model, space, workers=1), ts.compare(result, result),

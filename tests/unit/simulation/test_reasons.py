@@ -16,8 +16,8 @@ from tpusim.results import Reason
 from tpusim.results.reason import ReasonKind, best_change
 from tpusim.results.reasons import LEAST_SHARE, MOST_REASONS
 from tpusim.runfile.read_run import changed_plan
-from tpusim.simulation import reasons as reasons_module
-from tpusim.simulation.reasons import MOST_SIMULATIONS
+from tpusim.simulation.advice import reasons as reasons_module
+from tpusim.simulation.advice.reasons import MOST_SIMULATIONS
 
 V5P, V4, V5E = "v5p:4x4x4", "v4:4x4x4", "v5e:4x4"
 CUT = {"fsdp": ["x[:2]", "y[:2]", "z"], "tensor": ["x[::2]", "y[::2]"]}

@@ -27,6 +27,11 @@ _ACTIVATIONS = {
 tanh cost about the same, and by the logistic function as much as SiLU."""
 
 _LONGEST_NAME = 80
+_HUB_FOLDER = "models--"
+_UNNAMED_FOLDERS = ("", "model", "models", "checkpoint", "config", "configs", "hf", "tmp")
+"""Letters of a name at most, the beginning of the folder of a model that the hub's cache holds, and
+folders that do not say which model they hold."""
+
 _GATED = "gated-"
 """What T5 writes before the activation function of an MLP with a gate."""
 
@@ -189,14 +194,34 @@ def _tied(config: HfConfig) -> bool:
 
 
 def _name(config: HfConfig, given: str | Path | Mapping[str, Any]) -> str:
-    """Return the name of the model in the config, otherwise of its file or folder."""
-    names = [config.table.get("_name_or_path")]
+    """Return the name of the model in the config, otherwise of its file, its folder, its family."""
+    written = config.table.get("_name_or_path")
+    names = [_of_path(written) if isinstance(written, str) else ""]
     if not isinstance(given, Mapping):
-        path = Path(config.where)
-        names.append(path.stem if path.stem != "config" else path.resolve().parent.name)
-    names.append(config.family.types[0])
+        names.append(_of_file(Path(config.where).absolute()))
     return next(
-        name
-        for name in names
-        if isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+        (name for name in names if 0 < len(name) <= _LONGEST_NAME and name.isprintable()),
+        config.family.types[0],
     )
+
+
+def _of_path(written: str) -> str:
+    """Return the last part of a path; a name of the hub, `owner/model`, is none."""
+    is_path = written[:1] in ("/", ".", "~") or written.count("/") > 1
+    return Path(written).name if is_path else written
+
+
+def _of_file(path: Path) -> str:
+    """Return the name that a file of a config has, or its folder; empty where neither says it.
+
+    >>> _of_file(Path("/hub/models--meta-llama--Llama-2-7b/snapshots/8a0442e81540/config.json"))
+    'meta-llama/Llama-2-7b'
+    >>> _of_file(Path("/some/llama-8b/config.json")), _of_file(Path("/some/model/config.json"))
+    ('llama-8b', '')
+    """
+    if path.stem != "config":
+        return path.stem
+    for folder in path.parents:
+        if folder.name.startswith(_HUB_FOLDER):
+            return folder.name.removeprefix(_HUB_FOLDER).replace("--", "/")
+    return "" if path.parent.name.lower() in _UNNAMED_FOLDERS else path.parent.name

@@ -21,7 +21,7 @@ from tpusim.models.hf.json_file import shown
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Keys of the part of a config that has the language model, among an encoder of images or sound."""
 
-_CROSS = "attention over another sequence"
+_CROSS = "cross-attention"
 _INACTIVE = (None, False, 0, 1, "absolute", "vision")
 """Values with which the keys of features have no effect: one expert is an MLP, and tokens of images
 alone may attend in both directions."""

@@ -39,14 +39,13 @@ formulas (MaxText's moe.py, `get_topk` and `generate_masks`)."""
 class MoE:
     """The experts of a model.
 
-    experts: MLPs of which the router gives each token `experts_per_token`; 0 for a dense model.
-    experts_per_token: experts that each token goes to.
-    expert_mlp: width of each expert; 0 for the model's `mlp`.
-    shared_mlp: width of the experts that all tokens take besides, together.
-    shared_gate: the result of those is multiplied by the sigmoid of a product with one column
-        (Qwen2 MoE).
-    dense_layers: the first layers that have no experts.
-    expert_every: each so many-th layer has experts, the others an `mlp` (GShard: 2).
+    experts: experts of a layer; 0 for a dense model.
+    experts_per_token: experts that the router gives each token.
+    expert_mlp: width of each expert; 0 for `mlp`.
+    shared_mlp: width of all shared experts together.
+    shared_gate: a sigmoid gate on the shared experts (Qwen2 MoE).
+    dense_layers: first layers without experts.
+    expert_every: every n-th layer has experts (GShard: 2).
     """
 
     experts: int = 0

@@ -20,9 +20,9 @@ from tpusim.models.self_attention import SelfAttention
 class Latent:
     """Latent attention; the model's `head_dim` is then the whole width of queries and keys.
 
-    q_rank: width of the latent of the queries; 0 where they are projected at once.
-    kv_rank: width of the latent of keys and values; 0 for attention without one.
-    rope_dim: the part of `head_dim` that is rotated.
+    q_rank: width of the queries' latent; 0 for none.
+    kv_rank: width of the latent of keys and values; 0 for none.
+    rope_dim: rotated part of `head_dim`.
     v_head_dim: width of the values; 0 for `head_dim`.
     """
 

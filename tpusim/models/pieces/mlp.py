@@ -11,7 +11,7 @@ from tpusim.models.pieces.bias import biased
 ACTIVATION_FLOPS = {"relu": 1.0, "relu2": 2.0, "gelu": 14.0, "silu": 10.0}
 """Vector operations per element, transcendental functions at eight each. Assumed: counted from the
 formulas (a norm squares, adds, scales twice and converts; a softmax subtracts, exponentiates,
-adds and divides); halving or doubling them moves the flagship's step by less than 1 %."""
+adds and divides); halving or doubling them moves the step of the 480B encoder by less than 1 %."""
 
 _LINEARISATION = {
     "relu": ((("positive", "pred"),), False),

@@ -1,5 +1,6 @@
 """The bytes that each mesh axis puts on each class of links, as a matrix."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from tpusim.hardware import DCN_PREFIX
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, MUTED, SMALL, Style
 from tpusim.report.figures.registry import of_result, register_figure
-from tpusim.report.figures.utilisation import resource_name
+from tpusim.report.figures.utilisation import both_ways
 from tpusim.report.link_traffic import link_volumes
 from tpusim.results import ReplayResult, Result
 
@@ -72,15 +73,18 @@ def _columns(result: Result) -> tuple[str, ...]:
 
 @of_result
 def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the bytes that each mesh axis sends over each class of links; returns the axes.
+    """Draw the bytes of each mesh axis over each class of links.
+
+    Both directions of a link are one column where they carry the same.
 
     ax: None for a new figure.
     """
-    data = axes_data(result)
-    if not data.rows:
+    every = axes_data(result)
+    if not every.rows:
         return canvas.plot_nothing(result, "nothing crosses a link", ax)
+    data, heads = _one_way(every)
     most = max(map(max, data.bytes))
-    text = f"{result.title}: {_busiest_group(data, most)}"
+    text = f"{result.title}: {_busiest_group(data, heads, most)}"
     names = [plain(_row_name(label, result), 2 * canvas.LONGEST_LABEL) for label in data.rows]
     names += [TOTAL_ROW] if len(names) > 1 else []
     if ax is None:
@@ -92,7 +96,7 @@ def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.imshow(shown, canvas.heat_colormap(), vmin=0, vmax=most, aspect="auto", interpolation="none")
     _draw_numbers(ax, data, most)
     ax.set_yticks(range(len(names)), names, parse_math=False)
-    ax.set_xticks(range(len(data.columns)), list(map(resource_name, data.columns)))
+    ax.set_xticks(range(len(data.columns)), heads)
     ax.set_ylim(len(names) - 0.5, -0.5)
     canvas.simplify_axes(ax, rows=True)
     ax.grid(False)
@@ -106,11 +110,24 @@ def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def _busiest_group(data: AxisTraffic, most: float) -> str:
+def _one_way(data: AxisTraffic) -> tuple[AxisTraffic, list[str]]:
+    """Return the traffic with one of two directions that carry the same, and names of columns."""
+    columns = dict(zip(data.columns, zip(*data.bytes, strict=True), strict=True))
+    named = both_ways(
+        columns, lambda one, other: _written(columns[one]) == _written(columns[other])
+    )
+    kept = tuple(links[0] for _, links in named)
+    cells = tuple(zip(*(columns[link] for link in kept), strict=True))
+    return AxisTraffic(data.rows, kept, cells), [name for name, _ in named]
+
+
+def _written(column: Sequence[float]) -> list[str]:
+    return [format_bytes(nbytes) for nbytes in column]
+
+
+def _busiest_group(data: AxisTraffic, heads: Sequence[str], most: float) -> str:
     """Return the axes that put most on the links of a class, in words."""
-    top = data.bytes[0]
-    links = [name for name, nbytes in zip(data.columns, top, strict=True) if nbytes == most]
-    name = resource_name(links[0])
+    name = heads[data.bytes[0].index(most)]
     return f"{data.rows[0]} puts most on its busiest links, {format_bytes(most)} on {name}"
 
 

@@ -8,6 +8,7 @@ from tpusim.base.plain_text import plain
 from tpusim.base.units import format_seconds
 from tpusim.report.figures.canvas import (
     LONGEST_LABEL,
+    NARROW_LETTERS_PER_INCH,
     draw_note,
     draw_stack,
     draw_title,
@@ -15,7 +16,7 @@ from tpusim.report.figures.canvas import (
 )
 from tpusim.report.figures.palette import GRID_LINE, INK, MUTED, PHASE_SHADES, Style
 from tpusim.report.figures.registry import of_result, register_figure
-from tpusim.results import PICO, Result, core_ps
+from tpusim.results import LEAST_SHOWN, PICO, Result, core_ps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 BREAKDOWN_BAR = 0.62
 LABEL_ROOM = 1.24
 """Thickness of a bar in rows, and width of the axes in longest bars, whose labels follow them."""
-
-NARROW_LETTERS_PER_INCH = 8.5
-"""As `canvas.LETTERS_PER_INCH`, beside the wider names of the bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +62,18 @@ def breakdown_title(result: Result) -> str:
 
 @of_result
 def plot_breakdown(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw where the step goes, `breakdown_data`, on `ax`, or on a new figure; returns the axes."""
-    bars, stages = breakdown_data(result), len(result.programs)
+    """Draw the parts of the step by kind of work.
+
+    Bars that would print as 0.0 % are left out.
+    """
+    every, stages = breakdown_data(result), len(result.programs)
+    step = sum(bar.total for bar in every)
+    bars = tuple(bar for bar in every if bar.total >= LEAST_SHOWN * step)
     ax = new_figure(7.2, 1.5 + 0.42 * len(bars)).add_subplot() if ax is None else ax
-    step = sum(bar.total for bar in bars)
     unit, scale = ("s", 1.0) if step >= 1 else ("ms", 1e3)
     for row, bar in enumerate(bars):
         _draw_bar(ax, row, bar, scale)
-        text = f"{bar.total * scale:#.3g} {unit}  ({bar.total / step:.1%})"
+        text = f"{format_seconds(bar.total)}  ({bar.total / step:.1%})"
         frame: Style = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         draw_note(ax, text, (bar.total * scale, row), (5, 0), va="center", fontsize=9, bbox=frame)
     ax.set_xlim(0, LABEL_ROOM * scale * max(bar.total for bar in bars))

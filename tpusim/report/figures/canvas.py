@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
     from numpy.typing import ArrayLike
 
-LETTERS_PER_INCH = 11.0
-"""Letters of a title that fit in an inch of a figure, allowing for what is left of the axes."""
+LETTERS_PER_INCH, NARROW_LETTERS_PER_INCH = 11.0, 8.5
+"""Letters of a title that fit in an inch of a figure, allowing for what is left of the axes: ticks,
+or the wider names of rows."""
 
 LONGEST_TITLE, LONGEST_LABEL = 160, 40
 """Letters of a title, and of a name beside or below axes."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tpusim.base.units import format_bytes, format_seconds
@@ -30,8 +31,8 @@ SIDE_ROOM = 1.7
 
 MOST_DIFFERENCES = 8
 MOST_MEMORY = 6
-LONGEST_NAME = 44
-"""Rows of the lower panels, and letters of their names, at most."""
+LONGEST_NAME, NAME_LINES = 44, 2
+"""Rows of the lower panels, and letters and lines of their names, at most."""
 
 LEAST_MOVED = 0.001
 """The least share of the bytes on the wire of what is moved over axes of its own bar."""
@@ -51,7 +52,7 @@ MODE_STYLES = {
 class CheckData:
     """What the figure shows.
 
-    title: model, slice and verdict.
+    title: model, slice and both steps.
     times: seconds by kind of work, then exposed by axes; they sum to the steps.
     differences: seconds of the parts whose time differs most.
     wire: bytes on the wire by axes and mode: (axes, side, bytes by mode).
@@ -73,7 +74,7 @@ def check_data(comparison: TwinComparison) -> CheckData:
         pair[0] += row.plan
         pair[1] += row.program
     return CheckData(
-        title=f"{comparison.title}: {comparison.headline}",
+        title=f"{comparison.title}: {_steps(comparison)}",
         times=tuple(
             ComparedPart(what, plan, program)
             for what, (plan, program) in times.items()
@@ -87,6 +88,11 @@ def check_data(comparison: TwinComparison) -> CheckData:
         wire=_wire(comparison),
         memory=tuple(row for row in comparison.memory[:MOST_MEMORY] if row.plan != row.program),
     )
+
+
+def _steps(comparison: TwinComparison) -> str:
+    plan, program = map(format_seconds, (comparison.plan_step_s, comparison.program_step_s))
+    return f"plan {plan}, program {program} ({comparison.error:+.1%})"
 
 
 def _wire(comparison: TwinComparison) -> tuple[tuple[str, str, dict[str, float]], ...]:
@@ -145,7 +151,7 @@ def _draw_step(ax: "Axes", data: CheckData) -> None:
     whole = sum(row.plan + row.program for row in data.times)
     shown = [row.what for row in data.times if row.plan + row.program >= 0.002 * whole]
     canvas.draw_legend(ax, {name: looks[name] for name in shown})
-    canvas.draw_title(ax, data.title)
+    canvas.draw_title(ax, data.title, letters=canvas.NARROW_LETTERS_PER_INCH)
 
 
 def _looks(names: Sequence[str]) -> dict[str, FillStyle]:
@@ -196,15 +202,18 @@ def _draw_wire(ax: "Axes", data: CheckData) -> None:
     ax.set_xlim(0, 1.12 * most / 2**20)
     names = [f"{axes}, {side}" for axes, side, _ in data.wire] or ["nothing is moved"]
     _name_rows(ax, names, "bytes on the wire of a device [MiB]")
-    canvas.draw_legend(ax, MODE_STYLES)
+    moved = {mode for *_, modes in data.wire for mode, nbytes in modes.items() if nbytes}
+    canvas.draw_legend(ax, {mode: look for mode, look in MODE_STYLES.items() if mode in moved})
 
 
 def _name_rows(ax: "Axes", names: Sequence[str], what: str) -> None:
     canvas.simplify_axes(ax, rows=True)
-    ax.set_yticks(range(len(names)), list(names), parse_math=False)
+    ax.set_yticks(range(len(names)), list(names), parse_math=False, linespacing=0.9)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_xlabel(what, color=INK, fontsize=9)
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    """Return a name in at most two lines."""
+    lines = wrap(name, LONGEST_NAME)
+    return "\n".join(lines if len(lines) <= NAME_LINES else [lines[0], f"{lines[1]} …"])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
+from operator import add
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +24,11 @@ GIB, MIB = 2**30, 2**20
 FAR_LIMIT = 8
 """A limit above this multiple of the peak is not drawn as a line, which would flatten the level."""
 
-LEVEL_COLUMNS = 720
-"""Columns in which the level is drawn, each at its highest moment."""
+HEAP = "heap"
+"""The category of a compiled program's buffers that come and go, where the compiler reports it."""
+
+LEVEL_COLUMNS, LEVEL_ROWS = 720, 900
+"""Columns in which the level is drawn, each at its highest moment, and steps of its height."""
 
 HOLDER_STYLES: Mapping[str, FillStyle] = {
     "weights": FillStyle("#0b3c5d", text="white"),
@@ -34,15 +38,15 @@ HOLDER_STYLES: Mapping[str, FillStyle] = {
     "saved activations": FillStyle("#9a86b8", "////"),
     "activations": FillStyle("#dcd3e8"),
     "gradients": FillStyle("#8fae8b", "----"),
-    "fragmentation": FillStyle("#e4e7eb", "...."),
+    "fragmentation": FillStyle("#e4e7eb", "xx"),
 }
 """What holds HBM in most steps. Amber is left to the mesh axes."""
 
 OTHER_HOLDERS = (
     FillStyle("#b9a6d3", "xxxx"),
     FillStyle("#a9d3cf", "++++"),
-    FillStyle("#8c96a3", "oo"),
-    FillStyle("#7aa5a1", "**"),
+    FillStyle("#8c96a3", "--"),
+    FillStyle("#7aa5a1", "*"),
 )
 """The styles of what else holds HBM, in turn."""
 
@@ -88,7 +92,8 @@ def memory_data(result: Result) -> MemoryFigure:
 def memory_stacks(result: Result, columns: int) -> dict[str, tuple[int, ...]]:
     """Return the bytes by category at the highest moment of each of so many parts of the step.
 
-    What changes least comes first, at the bottom of a stack.
+    What changes least comes first, at the bottom of a stack. Where the compiler reports what its
+    heap needs, all that the heap holds is one category.
     """
     levels = dict.fromkeys(result.memory_bytes, 0)
     found: list[dict[str, int]] = []
@@ -103,8 +108,14 @@ def memory_stacks(result: Result, columns: int) -> dict[str, tuple[int, ...]]:
         if total >= highest:
             highest, found[-1] = total, dict(levels)
     found += [levels for _ in range(columns - len(found))]
-    stacks = {name: tuple(each.get(name, 0) for each in found) for name in levels}
-    return dict(sorted(stacks.items(), key=lambda entry: max(entry[1]) - min(entry[1])))
+    stacks = {name: [each.get(name, 0) for each in found] for name in levels}
+    if HEAP in result.memory_bytes:
+        for name in stacks.keys() - result.memory_bytes.keys():
+            stacks[HEAP] = list(map(add, stacks[HEAP], stacks.pop(name)))
+    return {
+        name: tuple(stacks[name])
+        for name in sorted(stacks, key=lambda name: max(stacks[name]) - min(stacks[name]))
+    }
 
 
 def holder_styles(categories: Iterable[str]) -> dict[str, FillStyle]:
@@ -128,26 +139,26 @@ def _in_flight(result: Result, time_ps: int) -> int:
 
 @of_result
 def plot_memory(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the HBM of a device over the step on `ax`, or on a new figure; returns the axes."""
+    """Draw the HBM of a device over the step."""
     use = memory_data(result)
     ax = canvas.new_figure(8.4, 3.6).add_subplot() if ax is None else ax
     factor, unit = canvas.time_scale(use.end_s)
     highest = use.peak_bytes if _is_far(use) else max(use.peak_bytes, use.limit_bytes)
     size, of = (GIB, "GiB") if highest >= GIB else (MIB, "MiB")
-    _draw_level(ax, use, factor, size)
+    _draw_level(ax, use, factor, size, highest)
     ax.set_ylim(0, 1.12 * highest / size)
     ax.set_xlim(0, use.end_s * factor)
     _draw_limit(ax, use, size)
     marker: Style = {"markersize": 6, "markerfacecolor": "white", "markeredgecolor": INK}
     peak_at = (use.peak_s * factor, use.peak_bytes / size)
     ax.plot(*peak_at, "o", markeredgewidth=1.4, clip_on=False, zorder=5, **marker)
-    _draw_holders(ax, use)
+    _draw_holders(ax, use, highest / LEVEL_ROWS)
     ax.set_xlabel(f"time in the step [{unit}]{_in_flight_text(use, result)}", color=INK)
     ax.set_ylabel(f"HBM of one device [{of}]", color=INK)
     canvas.simplify_axes(ax, grid="y")
     fit = "" if result.fit is Fit.FITS else f", {result.fit}"
     peak, limit = format_bytes(use.peak_bytes), format_bytes(use.limit_bytes)
-    title = f"{canvas.device_title(result)}: {peak} of {limit} HBM at the peak{fit}"
+    title = f"{canvas.device_title(result)}: HBM peak {peak} of {limit}{fit}"
     canvas.draw_title(ax, title, pad=8)
     return ax
 
@@ -165,18 +176,25 @@ def _is_far(use: MemoryFigure) -> bool:
     return use.limit_bytes > FAR_LIMIT * use.peak_bytes
 
 
-def _draw_level(ax: "Axes", use: MemoryFigure, factor: float, size: int) -> None:
+def _draw_level(ax: "Axes", use: MemoryFigure, factor: float, size: int, highest: float) -> None:
+    """Draw the area of each holder, its edges rounded to what is visible.
+
+    So steps of no visible height have no points.
+    """
     edges = factor * use.end_s / LEVEL_COLUMNS * np.arange(LEVEL_COLUMNS + 1)
-    base = np.zeros(LEVEL_COLUMNS)
+    least = highest / LEVEL_ROWS
+    base = held = np.zeros(LEVEL_COLUMNS)
     for name, style in holder_styles(use.stacks).items():
-        top = base + np.array(use.stacks[name]) / size
-        changes = np.flatnonzero((np.diff(base) != 0) | (np.diff(top) != 0)) + 1
-        shown = [0, *changes, LEVEL_COLUMNS - 1]
-        times = [*edges[shown[:-1]], edges[-1]]
-        look: Style = {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK}
-        ax.fill_between(
-            times, base[shown], top[shown], step="post", linewidth=0, snap=False, **look
-        )
+        held = held + np.array(use.stacks[name])
+        top = np.round(held / least) * least / size
+        if (top > base).any():
+            changes = np.flatnonzero((np.diff(base) != 0) | (np.diff(top) != 0)) + 1
+            shown = [0, *changes, LEVEL_COLUMNS - 1]
+            times = [*edges[shown[:-1]], edges[-1]]
+            look: Style = {"facecolor": style.face, "hatch": style.hatch, "edgecolor": INK}
+            ax.fill_between(
+                times, base[shown], top[shown], step="post", linewidth=0, snap=False, **look
+            )
         base = top
 
 
@@ -198,8 +216,11 @@ def _draw_limit(ax: "Axes", use: MemoryFigure, size: int) -> None:
     canvas.draw_note(ax, text, (0, limit), (4, 3), **at, **style)
 
 
-def _draw_holders(ax: "Axes", use: MemoryFigure) -> None:
-    """Draw what holds HBM at the peak in a legend beside the axes, in the order of the stack."""
+def _draw_holders(ax: "Axes", use: MemoryFigure, least: float) -> None:
+    """Draw what holds HBM at the peak in a legend beside the axes, in the order of the stack.
+
+    least: bytes below which nothing of a holder is visible.
+    """
     from matplotlib.patches import Patch
 
     factor, unit = canvas.time_scale(use.end_s)
@@ -207,7 +228,7 @@ def _draw_holders(ax: "Axes", use: MemoryFigure) -> None:
     handles = [
         Patch(**known[name].arguments, label=f"{name}: {format_bytes(use.held[name])}")
         for name in reversed(use.stacks)
-        if name in use.held
+        if name in use.held and max(use.stacks[name]) >= least
     ]
     legend = ax.legend(
         handles=handles,

@@ -61,7 +61,7 @@ COMPUTE_STYLES: Mapping[str, FillStyle] = {
     "convolution": FillStyle("#5f8fb0", "||", text="white"),
     "vector": FillStyle("#cfe6f4"),
 }
-SKEW_STYLE = FillStyle("#c3c9d0", "....")
+SKEW_STYLE = FillStyle("#c3c9d0", "..")
 """Waiting for other slices: no work and no transfer."""
 
 HOST_STYLES: Mapping[str, FillStyle] = {

@@ -40,8 +40,8 @@ SLOT_HEIGHT = 0.84
 LARGEST_NUMBER, SMALLEST_NUMBER = 6.0, 4.2
 """Points of a number at most and at least."""
 
-EDGELESS_WIDTH = 2.0
-"""Points: a bar up to this width has no edge, as nothing else of it would be visible."""
+VISIBLE_WIDTH, EDGELESS_WIDTH = 0.25, 2.0
+"""Points: the width from which on a bar is visible, and has an edge that leaves something of it."""
 
 PASS_NAMES = {
     PassKind.FORWARD: "forward",
@@ -83,7 +83,7 @@ def pipeline_data(result: Result) -> PipelineFigure:
 
 @of_result
 def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `pipeline_data` on `ax`, or on a new figure; returns the axes.
+    """Draw the slots of each pipeline stage.
 
     Slots have the number of their microbatch where it fits. Of several chunks of a stage, later
     ones are paler.
@@ -95,7 +95,7 @@ def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
     row = min(TALLEST_ROW, max(SHORTEST_ROW, ROWS_HEIGHT / count))
     ax = canvas.new_figure(PIPELINE_WIDTH, 1.15 + row * count).add_subplot() if ax is None else ax
     factor, unit = canvas.time_scale(data.step_ps * PICO)
-    groups = list(_bar_groups(planned, data))
+    groups = [group for group in _bar_groups(planned, data) if _is_visible(group[2], data)]
     for _, style, bars in groups:
         _draw_bars(ax, style, bars, data.step_ps, PICO * factor)
     for kind in PassKind:
@@ -112,6 +112,12 @@ def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
     canvas.draw_title(ax, f"{result.title}: {data.schedule}, {step}, {data.bubble:.1%} {lost}")
     canvas.draw_legend(ax, {name: style for name, style, _ in groups if name})
     return ax
+
+
+def _is_visible(bars: Sequence[StageBar], data: PipelineFigure) -> bool:
+    """Return True if one of the bars is wide enough to be seen."""
+    longest = max(end - start for _, start, end in bars)
+    return longest / data.step_ps * PIPELINE_POINTS >= VISIBLE_WIDTH
 
 
 def _stage_name(result: PlanResult, stage: int) -> str:
@@ -177,31 +183,35 @@ def _draw_bars(
 
 
 def _draw_numbers(ax: "Axes", data: PipelineFigure, kind: PassKind, times: float) -> None:
-    """Write the microbatch on the bars of a kind that are wide enough, in a size that suits most.
+    """Write the microbatch on the bars of a kind, where most are wide enough for the last number.
 
-    The shapes are one collection, as hundreds of texts would take longer than all the rest.
+    The bars of one number are one collection, as hundreds of texts would take longer than all the
+    rest, and the shape of a number is then written once.
     """
     from matplotlib.collections import PathCollection
     from matplotlib.transforms import IdentityTransform
 
     every = ((timed, use.stage) for use in data.stages for timed in use.slots)
     slots = [(timed, stage) for timed, stage in every if timed.slot.kind is kind]
-    lengths = [timed.end_ps - timed.start_ps for timed, _ in slots]
-    widths = [length / data.step_ps * PIPELINE_POINTS for length in lengths]
-    texts = [str(timed.slot.microbatch) for timed, _ in slots]
-    fair = float(np.median(widths)) / DIGIT / max(map(len, texts)) if slots else 0.0
-    size = min(LARGEST_NUMBER, max(SMALLEST_NUMBER, fair))
-    numbered = [
-        (text, ((timed.start_ps + timed.end_ps) / 2 * times, stage))
-        for text, width, (timed, stage) in zip(texts, widths, slots, strict=True)
-        if DIGIT * size * len(text) <= width
-    ]
-    if numbered:
-        shapes = {text: _outline(text, size) for text in dict.fromkeys(texts)}
+    if not slots:
+        return
+    widths = [(each.end_ps - each.start_ps) / data.step_ps * PIPELINE_POINTS for each, _ in slots]
+    width = float(np.median(widths))
+    last = max(timed.slot.microbatch for timed, _ in slots)
+    size = min(LARGEST_NUMBER, width / DIGIT / len(str(last)))
+    if size < SMALLEST_NUMBER:
+        return
+    places: dict[int, list[tuple[float, int]]] = {}
+    for (timed, stage), own in zip(slots, widths, strict=True):
+        number = timed.slot.microbatch
+        if DIGIT * size * len(str(number)) <= own:
+            middle = (timed.start_ps + timed.end_ps) / 2 * times
+            places.setdefault(number, []).append((middle, stage))
+    for number, offsets in places.items():
         numbers = PathCollection(
-            [shapes[text] for text, _ in numbered],
+            [_outline(str(number), size)],
             sizes=[1.0],
-            offsets=[at for _, at in numbered],
+            offsets=offsets,
             offset_transform=ax.transData,
             transform=IdentityTransform(),
             linewidths=0,

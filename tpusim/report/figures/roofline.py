@@ -138,7 +138,7 @@ def _bytes(op: Compute) -> float:
 
 @of_result
 def plot_roofline(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw `roofline_data` on `ax`, or on a new figure; returns the axes.
+    """Draw the largest operations against the roofs of compute and HBM.
 
     Points too close to distinguish share a label with the numbers of all, which refer to the
     list beside the axes. Operations with hardly any HBM traffic, as their data is on the chip, are
@@ -230,10 +230,15 @@ def operation_rows(result: Result, data: Roofline) -> list[tuple[str, ...]]:
 
 
 def list_name(op: Single, result: Result) -> str:
-    """Return the user's name of an operation; after a line of code, the end of its scope."""
-    name = short_name(result.called(op))
-    scope = "/".join(op.scope.split("/")[-2:])
-    text = f"{name} {scope}" if getattr(op, "source", "") else name
+    """Return the user's name of an operation; after a line of code, as much of its scope as fits.
+
+    These are the last two parts of the scope, the last one, or none.
+    """
+    text = short_name(result.called(op))
+    if getattr(op, "source", ""):
+        ends = ("/".join(op.scope.split("/")[-parts:]) for parts in (2, 1))
+        fitting = (f"{text} {end}" for end in ends)
+        text = next((each for each in fitting if len(each) <= LONGEST_OPERATION_NAME), text)
     return text if len(text) <= LONGEST_OPERATION_NAME else f"{text[: LONGEST_OPERATION_NAME - 1]}…"
 
 

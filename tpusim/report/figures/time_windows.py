@@ -74,7 +74,10 @@ def timeline_data(result: Result) -> tuple[TimeWindow, ...]:
 
 
 def _in_slots(result: Result, by_name: RecordsByName) -> Iterator[LoopIteration]:
-    """Yield an iteration of the longest loop in the middle slot of each kind, fullest stage."""
+    """Yield an iteration of the longest loop in the middle slot of each kind, fullest stage.
+
+    A slot without loops is yielded whole.
+    """
     calls = {op.name: op.segment for op in result.program.body if isinstance(op, Call)}
     bodies = {segment.name: segment.body for segment in result.program.segments}
     timed = stage_uses(result)[result.lane].slots if calls else ()
@@ -82,12 +85,11 @@ def _in_slots(result: Result, by_name: RecordsByName) -> Iterator[LoopIteration]
         slots = [each for each in timed if each.slot.kind is kind]
         for slot, *within in slots[len(slots) // 2 :][:1]:
             loops = _longest_loops(bodies[calls[str(slot)]], by_name, 1, (within[0], within[1]))
-            yield from (
-                each._replace(
-                    title=f"{each.title.partition(',')[0]}, {PASS_TITLES[kind]} {slot.microbatch}"
-                )
-                for each in loops
-            )
+            where = f"{PASS_TITLES[kind]} {slot.microbatch}"
+            if not loops:
+                yield LoopIteration(where, within[0], within[1])
+            for each in loops:
+                yield each._replace(title=f"{each.title.partition(',')[0]}, {where}")
 
 
 def _longest_loops(

@@ -11,7 +11,7 @@ from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import HOST_STYLES, INK, MUTED, SMALL, FillStyle
 from tpusim.report.figures.registry import of_result, register_figure
 from tpusim.report.figures.time_windows import TimeWindow, timeline_data
-from tpusim.report.figures.utilisation import resource_name
+from tpusim.report.figures.utilisation import both_ways
 from tpusim.report.track_slices import TrackSlice
 from tpusim.results import PICO, Result, operation_of, operations_by_name
 
@@ -44,7 +44,7 @@ WAIT_STYLE = FillStyle("white", "xxxxx")
 
 @of_result
 def plot_timeline(result: Result, axes: "Sequence[Axes] | None" = None) -> "tuple[Axes, ...]":
-    """Draw an iteration of each loop, the core and the links below it; returns the axes.
+    """Draw one iteration of each loop: the core and the links.
 
     axes: one for each window of `timeline_data`, or none for a new figure.
     """
@@ -79,14 +79,7 @@ def link_rows(window: TimeWindow) -> list[LinkRow]:
     used = {link for load in window.loads for link in load.shares}
     host = (TO_HOST, FROM_HOST)
     order = [link for link in (HBM, *sorted(used - {HBM, *host}), *host) if link in used]
-    rows: list[LinkRow] = []
-    for link in order:
-        other = f"{link[:-1]}-"
-        if link.endswith("+") and _agree(window, link, other):
-            rows.append((resource_name(link[:-1]), (link, other)))
-        elif not rows or link not in rows[-1][1]:
-            rows.append((resource_name(link), (link,)))
-    return rows
+    return both_ways(order, lambda one, other: _agree(window, one, other))
 
 
 def _agree(window: TimeWindow, one: str, other: str) -> bool:

@@ -85,7 +85,7 @@ class _PanelGrid:
 
 @of_result
 def plot_torus(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the load of each link of the torus on `ax`, or on a new figure; returns the axes.
+    """Draw the load of each link of the torus.
 
     A cell is the link that leaves a chip in the direction of its panel.
     """

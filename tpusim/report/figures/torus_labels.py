@@ -53,7 +53,7 @@ def panel_labels(shares: Loads, space: LabelSpace) -> list[TorusLabel]:
 
     shares: [row, column].
     """
-    shares = _as_read(shares)
+    shares = _as_shown(shares)
     if (rows := _along(shares, 1)) is not None:
         return list(_of_rows(rows, _middle(shares, 0), space))
     if (columns := _along(shares, 0)) is not None:
@@ -67,9 +67,15 @@ def panel_labels(shares: Loads, space: LabelSpace) -> list[TorusLabel]:
     return cells if fits and shares.size <= MOST_NUMBERED else []
 
 
-def _as_read(shares: Loads) -> Loads:
-    """Return each share as the largest of its equals; zero and next to zero are not equal."""
-    tenths = np.where(shares == 0, -1.0, np.round(shares, 3))
+def in_tenths(shares: Loads) -> Loads:
+    """Return shares to a tenth of a percent; zero is -1, as next to zero is not equal to it."""
+    tenths: Loads = np.where(shares == 0, -1.0, np.round(shares, 3))
+    return tenths
+
+
+def _as_shown(shares: Loads) -> Loads:
+    """Return each share as the largest of its equals."""
+    tenths = in_tenths(shares)
     read = shares.copy()
     for tenth in np.unique(tenths[~np.isnan(tenths)]):
         read[tenths == tenth] = shares[tenths == tenth].max()
@@ -115,6 +121,6 @@ def _middle(shares: Loads, axis: int) -> float:
 
 
 def _label(row: float, column: float, share: float, alone: bool = False) -> TorusLabel:
-    """Return a number in percent with two digits; one that stands for all has the sign."""
-    digits = 0 if share == 0 or (share >= 0.0995 and not alone) else 1
+    """Return a number in percent, to a tenth; one that stands for all has the sign."""
+    digits = 0 if share == 0 else 1
     return TorusLabel(row, column, f"{100 * share:.{digits}f}{'%' * alone}", share)

@@ -1,13 +1,15 @@
 """The panels of the torus heat map: equal links are drawn once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from tpusim.network.paths import Loads
+from tpusim.report.figures.canvas import join_words
 from tpusim.report.figures.label_positions import number_ranges
+from tpusim.report.figures.torus_labels import in_tenths
 from tpusim.report.figures.torus_use import TorusUse
 
 MOST_PLANES = 4
@@ -36,12 +38,12 @@ def torus_panels(use: TorusUse) -> TorusPanels:
     """Return the fewest panels that show all links in use.
 
     In three dimensions the planes are cut across the dimension along which most are equal, the
-    shortest of such; equal directions of one dimension share their panels.
+    shortest of such; equal directions share their panels. Links are equal to a tenth of a percent,
+    as numbers do not show more.
     """
     names = use.topology.names
     used = [name for name in names if any(use.busiest.get(f"{name}{sign}") for sign in "+-")]
-    pairs = ({f"{name}{sign}": use.of(f"{name}{sign}") for sign in "+-"} for name in used)
-    merged = [titled for pair in pairs for titled in _merge_equal(pair)]
+    merged = list(_merge_equal({way: use.of(way) for name in used for way in _ways(name)}))
     unused = tuple(name for name in names if name not in used)
     if len(names) < 3:
         flat = tuple(TorusPanel(title, np.atleast_2d(shares)) for title, shares in merged)
@@ -59,12 +61,29 @@ def _merge_equal(named: Mapping[str, Loads]) -> Iterator[tuple[str, Loads]]:
     groups: list[tuple[list[str], Loads]] = []
     for name, shares in named.items():
         for names, known in groups:
-            if np.array_equal(known, shares, equal_nan=True):
+            if np.array_equal(in_tenths(known), in_tenths(shares), equal_nan=True):
                 names.append(name)
                 break
         else:
             groups.append(([name], shares))
-    yield from ((" and ".join(names), shares) for names, shares in groups)
+    yield from ((_title(names), shares) for names, shares in groups)
+
+
+def _ways(name: str) -> tuple[str, str]:
+    """Return both directions of a dimension."""
+    return f"{name}+", f"{name}-"
+
+
+def _title(ways: Sequence[str]) -> str:
+    """Return directions in words; both of a dimension are one: `x± and y+`."""
+    names = dict.fromkeys(way[0] for way in ways)
+    both = {name for name in names if {*_ways(name)} <= {*ways}}
+    parts = (f"{name}±" if name in both else _way_of(name, ways) for name in names)
+    return join_words(list(parts))
+
+
+def _way_of(name: str, ways: Sequence[str]) -> str:
+    return next(way for way in ways if way[0] == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,7 @@ def _planes(direction: str, shares: Loads, cut: int) -> list[_TorusPlane]:
     found: dict[bytes, _TorusPlane] = {}
     for position, plane in enumerate(np.moveaxis(shares, cut, 0)):
         if not np.isnan(plane).all():
-            known = found.setdefault(plane.tobytes(), _TorusPlane(direction, [], plane))
+            known = found.setdefault(in_tenths(plane).tobytes(), _TorusPlane(direction, [], plane))
             known.positions.append(position)
     return list(found.values())
 

@@ -1,6 +1,8 @@
 """The utilisation of each resource over the step."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isclose
 from typing import TYPE_CHECKING
 
 from tpusim.costs import DCN, FROM_HOST, HBM, TO_HOST
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 CORE_COMPUTES = "core computes"
 CORE_COMMUNICATES = "core communicates"
 CORE_WAITS = "core waits for stages"
+
+NUMBER_ROOM = 12
+"""The width beyond 100 %, in percent, for the number of a row that is busy all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +84,61 @@ def _dcn_name(link: str) -> str:
     return f"DCN{slices}{direction}"
 
 
+def both_ways(
+    links: Iterable[str], alike: Callable[[str, str], bool]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the name of each row of links, and its links: both directions where they are alike.
+
+    alike: True for two directions that one row can show.
+    """
+    known = list(links)
+    rows: list[tuple[str, tuple[str, ...]]] = []
+    for link in known:
+        other = f"{link[:-1]}{'-' if link.endswith('+') else '+'}"
+        if link[-1] not in "+-" or other not in known or not alike(link, other):
+            rows.append((resource_name(link), (link,)))
+        elif known.index(link) < known.index(other):
+            rows.append((resource_name(link[:-1]), (link, other)))
+    return rows
+
+
 @of_result
 def plot_utilisation(result: Result, ax: "Axes | None" = None) -> "Axes":
-    """Draw the use of the core and of each link on `ax`, or on a new figure; returns the axes.
+    """Draw the use of the core and of each link.
 
-    A link of DCN or the host is left out where its share would print as zero.
+    A link of DCN or the host is left out where its share would print as zero, and both directions
+    of a link are one row where they are alike.
     """
-    rows = [row for row in utilisation_data(result) if _is_shown(row)]
+    uses = {row.resource: row for row in utilisation_data(result) if _is_shown(row)}
+    named = both_ways(uses, lambda one, other: _alike(uses[one], uses[other]))
+    rows = [uses[links[0]] for _, links in named]
     ax = canvas.new_figure(7.2, 1.5 + 0.34 * len(rows)).add_subplot() if ax is None else ax
     known = canvas.label_styles(result)
     for at, row in enumerate(rows):
         _draw_row(ax, at, row, known)
-    ax.set_yticks(range(len(rows)), [resource_name(row.resource) for row in rows])
+    ax.set_yticks(range(len(rows)), [name for name, _ in named])
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlim(0, 112)
+    ax.set_xlim(0, 100 + NUMBER_ROOM)
     ax.set_xticks(range(0, 101, 20))
     several = len(result.programs) > 1
     which = "; core: mean stage, HBM and links: busiest" if several else ""
     ax.set_xlabel(f"busy share of the step [%]{which}", color=INK)
     canvas.simplify_axes(ax, rows=True)
     work = next(row for row in rows if row.resource == CORE_COMPUTES)
-    canvas.draw_title(ax, f"{result.title}: the core computes {work.total:.1%} of the step")
+    title = f"{result.title}: the core computes {work.total:.1%} of the step"
+    canvas.draw_title(ax, title, letters=canvas.NARROW_LETTERS_PER_INCH)
     drawn = {name for row in rows for name, share in row.shares.items() if share >= LEAST_SHOWN}
     canvas.draw_legend(ax, {label: style for label, style in known.items() if label in drawn})
     return ax
+
+
+def _alike(one: ResourceUse, other: ResourceUse) -> bool:
+    """Return True if two directions are equally busy with the same, as far as numbers show."""
+    labels = one.shares.keys() | other.shares.keys()
+    return all(
+        isclose(one.shares.get(label, 0), other.shares.get(label, 0), abs_tol=LEAST_SHOWN)
+        for label in labels
+    )
 
 
 def _is_shown(row: ResourceUse) -> bool:

@@ -1,75 +1,138 @@
-"""What the page says about what limits the step, and about changes of it."""
+"""What the page says about changes of a run, and the notes on it.
 
-from collections.abc import Iterator, Sequence
+This is the only module of the page that reads an `Advice`.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from tpusim.base.units import format_bytes, format_seconds
-from tpusim.results import (
-    BUBBLE_LABEL,
-    EXPOSED,
-    Advice,
-    Change,
-    Fit,
-    Result,
-    odds_words,
-    verdict_reason,
-)
-from tpusim.results.advice import HEADS
+from tpusim.results import Advice, Change, ChangeKind, Fit, ReplayResult, Result
+from tpusim.results.advice import HEADS, SAME
 
-LEAST_SAID = 0.01
-"""The smallest fraction of the step that is worth a sentence."""
+LEAST_RECOMPUTED = 0.01
+"""The smallest fraction of all matrix FLOPs that is worth a note."""
 
 CHANGES_SHOWN = 5
 """Changes of each kind on the page."""
 
 
-def findings(result: Result, bounded: bool) -> list[str]:
-    """Return what takes the step's time and its memory, in sentences, the largest first.
+class BestChange(NamedTuple):
+    """The change that the first screen names.
 
-    bounded: the page has the critical path by resource, which says where the time goes.
+    question: what it answers.
+    gain: what it saves, in a few words.
+    about: lines on it, the change in words first.
+    settings: the change for `--set`, a text each.
     """
-    time = [] if bounded else _time(result)
-    return [*_memory(result), *time, *_recomputation(result), *_notes(result)]
+
+    question: str
+    gain: str
+    about: tuple[str, ...]
+    settings: tuple[str, ...]
 
 
-def changes(advice: Advice) -> Iterator[tuple[str, Sequence[Change]]]:
-    """Yield each kind of changes, in words, and the best of them."""
+class ChangeRow(NamedTuple):
+    """A change in the tables of the page."""
+
+    what: str
+    saves: str
+    step: str
+    hbm: str
+    settings: tuple[str, ...]
+
+
+class ChangeTable(NamedTuple):
+    """The changes of a kind that save time, the best first, and the others in words."""
+
+    head: str
+    rows: tuple[ChangeRow, ...]
+    others: str
+
+
+def best_change(result: Result, advice: Advice | None) -> BestChange | None:
+    """Return the change that saves most and fits as surely as the run does.
+
+    Where none saves anything, it says so. None without advice, and for a plan that does not fit,
+    whose page starts with what makes it fit.
+    """
+    if advice is None:
+        return None
+    question = "What to change?"
+    if able := list(_able(result, advice)):
+        saves, what, step_s, settings = max(able, key=lambda change: change[0])
+        steps = f"{format_seconds(result.step_time_s)} → {format_seconds(step_s)}"
+        about = (what, f"{steps} per step, simulated")
+        return BestChange(question, f"Saves {saves:.1%}", about, settings)
+    if result.fit is Fit.TOO_LARGE:
+        return None
+    if advice.of(ChangeKind.PLAN):
+        about = ("no change of the plan that was simulated is faster",)
+        return BestChange(question, "Nothing found", about, ())
+    faster = next(iter(advice.of(ChangeKind.MACHINE)), None)
+    if faster is None or faster.saves < SAME:
+        return None
+    about = (faster.what, "a compiled program has no plan to change")
+    return BestChange("What would help?", f"Saves {faster.saves:.1%}", about, ())
+
+
+def change_tables(advice: Advice) -> Iterator[ChangeTable]:
+    """Yield a table for each kind of changes: those that save time, the best first."""
     for kind, head in HEADS.items():
-        if found := advice.of(kind):
-            yield head, found[:CHANGES_SHOWN]
+        found = advice.of(kind)
+        better = [change for change in found if _is_listed(change)]
+        ranked = sorted(better, key=lambda change: -change.saves)[:CHANGES_SHOWN]
+        others = [change for change in found if change.saves < SAME]
+        if ranked or others:
+            rows = tuple(_row(change) for change in ranked)
+            yield ChangeTable(f"{head[0].upper()}{head[1:]}", rows, _in_words(others))
 
 
-def _memory(result: Result) -> Iterator[str]:
-    if result.fit is not Fit.FITS:
-        yield f"It {'is ' * (result.fit is Fit.BORDERLINE)}{result.fit}: {verdict_reason(result)}."
-    else:
-        free = format_bytes(result.hbm_bytes - result.hbm_peak_bytes)
-        largest = next(iter(result.memory_bytes), "nothing")
-        yield f"It fits: {free} of HBM are free at the peak; the largest part in use is {largest}."
-    if words := odds_words(result):
-        yield f"Does it fit? {words}."
-
-
-def _time(result: Result) -> Iterator[str]:
-    ranked = sorted(result.breakdown_s.items(), key=lambda entry: -entry[1])
-    for label, seconds in ranked:
-        share = seconds / result.step_time_s
-        if share < LEAST_SAID:
-            continue
-        if label.startswith(EXPOSED):
-            what = f"Waiting for {label.removeprefix(EXPOSED)} takes"
-        elif label == BUBBLE_LABEL:
-            what = "Waiting for other stages takes"
-        else:
-            what = f"{label.capitalize()} work takes"
-        yield f"{what} {share:.1%} of the step, {format_seconds(seconds)}."
-
-
-def _recomputation(result: Result) -> Iterator[str]:
+def notes(result: Result) -> Iterator[str]:
+    """Yield the notes on a result, in sentences."""
     again = float(result.flops.recompute) / max(float(result.flops.total), 1.0)
-    if again >= LEAST_SAID:
+    if again >= LEAST_RECOMPUTED:
         yield f"Recomputation is {again:.1%} of all matrix FLOPs."
+    for head, text in result.notes():
+        if head == "note" or (isinstance(result, ReplayResult) and result.unknown):
+            yield f"{text[0].upper()}{text[1:]}."
 
 
-def _notes(result: Result) -> Iterator[str]:
-    for _, text in result.notes():
-        yield f"Note: {text}."
+def _able(result: Result, advice: Advice) -> Iterator[tuple[float, str, float, tuple[str, ...]]]:
+    """Yield what each change saves that is faster and fits: the fraction, words, step, settings."""
+    for change in advice.of(ChangeKind.PLAN):
+        if change.saves >= SAME and _is_as_sure(change, result):
+            yield change.saves, change.what, change.step_time_s, change.settings
+    for reason in advice.reasons:
+        if reason.change and reason.step_time_s is not None:
+            yield reason.saves, reason.change, reason.step_time_s, reason.settings
+
+
+def _is_as_sure(change: Change, result: Result) -> bool:
+    order = (Fit.FITS, Fit.BORDERLINE, Fit.TOO_LARGE)
+    return order.index(change.fit) <= order.index(result.fit) and change.fit is not Fit.TOO_LARGE
+
+
+def _is_listed(change: Change) -> bool:
+    """Return True for a change that saves time, and of a plan, may fit."""
+    able = change.kind is ChangeKind.MACHINE or change.fit is not Fit.TOO_LARGE
+    return change.saves >= SAME and able
+
+
+def _row(change: Change) -> ChangeRow:
+    hbm = ""
+    if change.kind is not ChangeKind.MACHINE:
+        need, have = format_bytes(change.hbm_peak_bytes), format_bytes(change.hbm_bytes)
+        hbm = f"{need} of {have}"
+        hbm += f", {change.fit}" * (change.fit is not Fit.FITS)
+    saves, step = f"{change.saves:.1%}", format_seconds(change.step_time_s)
+    return ChangeRow(change.what, saves, step, hbm, change.settings)
+
+
+def _in_words(changes: list[Change]) -> str:
+    """Return changes that save nothing in one sentence, those that cost least first."""
+    ranked = sorted(changes, key=lambda change: -change.saves)
+    return ", ".join(
+        change.what if abs(change.saves) < SAME else f"{change.what} (+{-change.saves:.1%})"
+        for change in ranked
+    )

@@ -24,7 +24,7 @@ def comparison_page(comparison: TwinComparison, figure: bytes) -> str:
         if row.plan or row.program
     ]
     differing = [
-        (row.words, ", ".join(filter(None, (row.what, row.when))), row.plan_s, row.program_s)
+        (_name(row.what, row.when), row.words, row.plan_s, row.program_s)
         for row in found.worth_saying
     ]
     memory = [(row.what, "", row.plan, row.program) for row in found.memory]
@@ -33,7 +33,8 @@ def comparison_page(comparison: TwinComparison, figure: bytes) -> str:
     ]
     return template("comparison.html.jinja").render(
         title=f"{found.title}: plan and program",
-        verdict=found.verdict,
+        headline=found.headline,
+        reason="" if found.agrees else found.reason,
         agrees=found.agrees,
         placement=found.placement,
         facts=_facts(found),
@@ -65,6 +66,10 @@ def _facts(found: TwinComparison) -> list[Fact]:
         Fact("Collectives in the same mode", f"{found.same_mode_share:.1%}", "of their bytes"),
         Fact("By the same algorithm", f"{found.same_algorithm_share:.1%}", "of their bytes"),
     ]
+
+
+def _name(what: str, when: str) -> str:
+    return f"{what}, {when}" if when else what
 
 
 def _rows(

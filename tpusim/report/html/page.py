@@ -5,7 +5,6 @@ else, and a policy in the page forbids all requests and all scripts, so that not
 label might hold.
 """
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.report.figures.roofline import operation_rows, roofline_data
-from tpusim.report.html.advice import changes, findings
-from tpusim.report.html.headline import headline
+from tpusim.report.html.advice import best_change, change_tables, notes
+from tpusim.report.html.headline import answers, facts
 from tpusim.report.html.placement_rows import axis_rows
 from tpusim.report.html.resource_use import resource_rows
 from tpusim.report.html.time_parts import time_views
 from tpusim.report.html.trust import chip_sources, conventions, runs_like
 from tpusim.report.link_traffic import BUSY
-from tpusim.results import PICO, Advice, PlanResult, Result
+from tpusim.results import LEAST_SHOWN, PICO, Advice, Result, limits
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -31,9 +30,8 @@ ASSETS = "assets"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """The content security policy of a page: no script, no request, its own styles and images."""
 
-LONG_COORDINATE = re.compile(r"([1-9]\d*\.\d\d)\d+")
 ESCAPED = '%"#&'
-"""A coordinate with more digits than are visible, and what an address in an attribute escapes."""
+"""What an address in an attribute escapes."""
 
 LONGEST_SENTENCE = 1000
 """Characters of a text in the page; names are shorter."""
@@ -49,7 +47,7 @@ def report_page(
 
     ideal: the lower bound of a perfect compiler, if it is known.
     advice: what bounds the step and what to change (`result.advice()`); without it, the page has
-        what the result itself can say.
+        no changes.
     figures: content by file name, as `figure_bytes` returns it; drawn if they are not given.
     """
     if figures is None:
@@ -57,14 +55,18 @@ def report_page(
 
         figures = figure_bytes(result)
     stages = len(result.programs) > 1
+    bounds = limits(result) if advice is None else advice.limits
+    answered = answers(result, ideal, bounds, best_change(result, advice))
     return template("report.html.jinja").render(
         title=plain(result.title),
         chips=result.pod.chips,
         verdict=str(result.fit),
         to_fit=result.ways_to_fit(),
-        facts=headline(result, ideal),
+        step=format_seconds(result.step_time_s),
+        answers=answered,
+        facts=list(facts(result)),
         warnings=[warning.text for warning in result.warnings()],
-        plan=str(result.plan) if isinstance(result, PlanResult) else "",
+        ran=[(head, text) for head, text in result.about() if head != "placement"],
         pipeline=result.pipeline,
         device=f"stage {result.lane}, which holds most HBM" if stages else "",
         chosen="given" if result.placement_given else "chosen by tpusim",
@@ -76,9 +78,10 @@ def report_page(
         limit=result.hbm_bytes,
         resources=resource_rows(result),
         operations=operation_rows(result, roofline_data(result)),
-        findings=findings(result, advice is not None),
-        limits=advice.limits if advice else (),
-        changes=list(changes(advice)) if advice else (),
+        reasons=[str(reason) for reason in advice.reasons] if advice else (),
+        notes=list(notes(result)),
+        limits=[limit for limit in bounds if limit.share >= LEAST_SHOWN],
+        changes=list(change_tables(advice)) if advice else (),
         runs=runs_like(result),
         ranged=result.error_range is not None,
         sources=chip_sources(result.pod.chip),
@@ -93,13 +96,13 @@ def report_page(
 
 
 def svg_source(svg: bytes) -> "Markup":
-    """Return the address of a drawing that is in the page itself, to a hundredth of a point.
+    """Return the address of a drawing that is in the page itself.
 
     No sign of it ends the attribute that it is in.
     """
     from markupsafe import Markup
 
-    text = LONG_COORDINATE.sub(r"\1", svg.decode()).replace("\n", " ")
+    text = svg.decode().replace("\n", " ")
     for sign in ESCAPED:
         text = text.replace(sign, f"%{ord(sign):02X}")
     return Markup(f"data:image/svg+xml,{text}")

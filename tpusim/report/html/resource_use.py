@@ -6,7 +6,7 @@ import numpy as np
 
 from tpusim.costs import CORE, DCN, FROM_HOST, HBM, TO_HOST
 from tpusim.program import Compute, walk_ops
-from tpusim.report.figures.utilisation import resource_name
+from tpusim.report.figures.utilisation import both_ways
 from tpusim.report.link_traffic import Floats, link_series, record_starts, spread_evenly
 from tpusim.results import LEAST_SHOWN, PICO, Result, operation_of
 
@@ -33,15 +33,17 @@ def resource_rows(result: Result) -> list[ResourceRow]:
     rows = [ResourceRow("MXU", tuple(mxu.tolist()), float(mxu.mean()))]
     busy = {use.link: use.busy_ps / total for use in result.shown.links}
     series = link_series(result, edges)
-    for link in sorted(series, key=lambda link: (link != HBM, link.startswith(DCN), link)):
-        other = series.get(f"{link[:-1]}{'-' if link.endswith('+') else '+'}")
-        alike = other is not None and np.array_equal(series[link], other)
+    order = sorted(series, key=lambda link: (link != HBM, link.startswith(DCN), link))
+    for name, (link, *_) in both_ways(order, lambda a, b: _alike(series[a], series[b])):
         off_chip = link.startswith(DCN) or link in (TO_HOST, FROM_HOST)
-        if (alike and link.endswith("-")) or (off_chip and busy[link] < LEAST_SHOWN):
-            continue
-        name = resource_name(link[:-1] if alike else link)
-        rows.append(ResourceRow(name, tuple(series[link].tolist()), busy[link]))
+        if not off_chip or busy[link] >= LEAST_SHOWN:
+            rows.append(ResourceRow(name, tuple(series[link].tolist()), busy[link]))
     return rows
+
+
+def _alike(one: Floats, other: Floats) -> bool:
+    """Return True if two series are equal as far as numbers show."""
+    return bool(np.allclose(one, other, rtol=0, atol=LEAST_SHOWN))
 
 
 def _mxu(result: Result, edges: Floats) -> Floats:

@@ -10,6 +10,8 @@ from tpusim.hardware import Chip, Sourced, chip_names, load_entries
 from tpusim.results import PlanResult, Result
 
 RUNS_SHOWN = 8
+LEAST_ALIKE = 0.5
+"""Measured runs on the page, and the likeness below which a run is not like a result."""
 
 
 class RunLike(NamedTuple):
@@ -22,13 +24,14 @@ class RunLike(NamedTuple):
 
 
 def runs_like(result: Result) -> list[RunLike]:
-    """Return the measured runs that are most like a result, the most alike first."""
+    """Return the measured runs that are like a result, the most alike first."""
     if not isinstance(result, PlanResult) or result.error_range is None:
         return []
     found = measured_errors().most_alike(result.features, RUNS_SHOWN)
     return [
         RunLike(row.id, row.family, f"{likeness:.2f}", f"{expm1(row.residual):+.1%}")
         for row, likeness in found
+        if likeness >= LEAST_ALIKE
     ]
 
 
@@ -83,6 +86,5 @@ def conventions(result: Result) -> list[str]:
         )
     if defaults := ", ".join(text for _, text in result.defaults()):
         found.append(f"Defaults that decide: {defaults}.")
-    found += [f"{head.capitalize()}: {text}." for head, text in result.about()]
     found.append(f"tpusim {__version__}.")
     return found

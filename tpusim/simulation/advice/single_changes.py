@@ -21,9 +21,10 @@ from tpusim.results import (
     limits,
 )
 from tpusim.results.advice import setting
+from tpusim.simulation.advice.machine_changes import machine_changes
+from tpusim.simulation.advice.plan_changes import PlanChange, input_changes, plan_changes
+from tpusim.simulation.advice.proposals import proposals
 from tpusim.simulation.changed_run import run_changed
-from tpusim.simulation.machine_changes import machine_changes
-from tpusim.simulation.plan_changes import PlanChange, input_changes, plan_changes
 
 NO_PLAN = (
     "a compiled program has no plan, so only faster machines are tried: what the compiler would "
@@ -34,9 +35,14 @@ COMPILER_CYCLES = (
     "HBM; simulate with costs='model' to try these"
 )
 
+FITS_FIRST = (Fit.FITS, Fit.BORDERLINE, Fit.TOO_LARGE)
 
-def plan_advice(result: PlanResult) -> Advice:
-    """Return the advice on a plan: what bounds it, and what changes of plan and machine save."""
+
+def plan_advice(result: PlanResult, *, quick: bool = False) -> Advice:
+    """Return the advice on a plan: what bounds it, and what changes of plan and machine save.
+
+    quick: try single changes only, and none together.
+    """
     trials, found = _PlanTrials(result), limits(result)
     for change in plan_changes(result):
         trials.try_plan(change)
@@ -45,7 +51,8 @@ def plan_advice(result: PlanResult) -> Advice:
             trials.try_input(other, result.input.given)
     for what, pod in machine_changes(result, found):
         trials.try_machine(what, pod)
-    return _advice(result, found, trials.changes, trials.refused)
+    made = () if quick else proposals(result)
+    return replace(_advice(result, found, trials.changes, trials.refused), proposals=made)
 
 
 def step_time_of(result: PlanResult, plan: Plan) -> float | None:
@@ -59,8 +66,11 @@ def step_time_of(result: PlanResult, plan: Plan) -> float | None:
     return found.step_time_s
 
 
-def replay_advice(result: ReplayResult) -> Advice:
-    """Return the advice on a compiled program: what bounds it, and what faster machines save."""
+def replay_advice(result: ReplayResult, *, quick: bool = False) -> Advice:
+    """Return the advice on a compiled program: what bounds it, and what faster machines save.
+
+    quick: of no effect, as nothing is tried together.
+    """
     modelled, found = result.costs == "model", limits(result)
     changes = []
     for what, pod in machine_changes(result, found, work=modelled):
@@ -92,7 +102,7 @@ def _advice(
     refused: Iterable[tuple[str, str]],
     notes: tuple[str, ...] = (),
 ) -> Advice:
-    ranked = sorted(changes, key=lambda each: (each.fit is Fit.TOO_LARGE, -each.saves))
+    ranked = sorted(changes, key=lambda each: (FITS_FIRST.index(each.fit), -each.saves))
     return Advice(
         title=result.title,
         step_time_s=result.step_time_s,

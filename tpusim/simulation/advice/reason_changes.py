@@ -10,8 +10,8 @@ from tpusim.hardware import DCN_PREFIX, Placement, Slice, candidates
 from tpusim.program import SPLASH
 from tpusim.results import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
-from tpusim.simulation.names_to_save import names_to_save
-from tpusim.simulation.plan_changes import input_changes
+from tpusim.simulation.advice.names_to_save import names_to_save
+from tpusim.simulation.advice.plan_changes import input_changes
 
 BLOCKS = (2048, 1024)
 """Queries and keys of larger blocks of attention."""

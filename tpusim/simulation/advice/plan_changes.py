@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpusim.base.errors import PlanError
-from tpusim.graph import LAYER_IN, POLICIES
 from tpusim.hardware import DCN_PREFIX, Placement, candidates
 from tpusim.plan import NO_CODEC, RATES, STORED_COMPRESSED, Input
 from tpusim.results import PlanResult
 from tpusim.results.advice import ChangeKind
+from tpusim.results.proposal import Effort
+from tpusim.simulation.advice.decisions import Decisions, changed_keys
 
 COMMON_AXES = ("fsdp", "tensor")
 """Axes that a mesh may get, as the default rules know them."""
@@ -40,9 +41,8 @@ class PlanChange:
 def plan_changes(result: PlanResult) -> Iterator[PlanChange]:
     """Yield the changes to try, in the order in which the advice's page lists them."""
     yield from _warned(result)
-    yield from _microbatches(result)
-    yield from _remat(result)
-    yield from _offloads(result)
+    for choice in Decisions(result.model, result.plan).of(Effort.PROGRAM):
+        yield PlanChange(choice.what, changed_keys(result.plan, choice.keys))
     yield from _meshes(result)
     yield from _placements(result)
     yield from _batches(result)
@@ -54,40 +54,6 @@ def _warned(result: PlanResult) -> Iterator[PlanChange]:
         if warning.keys:
             what = f"the change that the warning of {warning.kind} names"
             yield PlanChange(what, warning.keys, moves="mesh" in warning.keys)
-
-
-def _microbatches(result: PlanResult) -> Iterator[PlanChange]:
-    now = result.plan.microbatches
-    each = result.plan.microbatch
-    what = "sequences" if result.model.reads_text else "examples"
-    if each % 2 == 0:
-        yield PlanChange(f"half the microbatch ({each // 2} {what})", {"microbatches": 2 * now})
-    if now % 2 == 0:
-        yield PlanChange(f"twice the microbatch ({2 * each} {what})", {"microbatches": now // 2})
-
-
-def _remat(result: PlanResult) -> Iterator[PlanChange]:
-    for policy in POLICIES:
-        if policy != result.plan.remat.policy:
-            yield PlanChange(f"remat {policy}", {"remat": policy})
-
-
-def _offloads(result: PlanResult) -> Iterator[PlanChange]:
-    remat, on_host = result.plan.remat, result.plan.optimizer.offload
-    if on_host:
-        yield PlanChange("keeping the optimizer state in HBM", {"offload_optimizer": False})
-    else:
-        yield PlanChange("offloading the optimizer state", {"offload_optimizer": True})
-    if remat.offload:
-        kept = (*remat.save, *remat.offload)
-        what = f"keeping {', '.join(remat.offload)} in HBM"
-        yield PlanChange(what, {"save": list(kept), "offload": []})
-    if remat.save:
-        moved = [*remat.offload, *remat.save]
-        what = f"offloading {', '.join(remat.save)}"
-        yield PlanChange(what, {"save": [], "offload": moved})
-    if not (remat.save or remat.offload):
-        yield PlanChange("offloading the layers' inputs", {"offload": [LAYER_IN]})
 
 
 def _meshes(result: PlanResult) -> Iterator[PlanChange]:

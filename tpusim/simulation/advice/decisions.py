@@ -1,0 +1,333 @@
+"""What a plan decides about its speed, and the other choices of each decision.
+
+A decision is a set of keys that are chosen together; an choice gives them other values. Choices
+follow from the plan as it is: a search asks anew after each change.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+from tpusim.base.divisors import divisors
+from tpusim.graph import LAYER_IN, POLICIES, Attention, Remat, walk
+from tpusim.models import Architecture, Transformer
+from tpusim.pipeline.planned_step import planned_graph
+from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
+from tpusim.results.proposal import Effort
+from tpusim.results.unused_keys import KeyEffects
+from tpusim.simulation.fit_moves import saveable_names
+
+BLOCKS = (512, 1024, 2048, 4096)
+"""Sides of the blocks of attention kernels: the compiler takes all of them on v4 to 7x."""
+
+LOSS_TILES = (1, 2, 4, 8, 16)
+MOST_MICROBATCHES = 64
+EXCHANGES = ("gather", "ring", "all-to-all")
+EXPERT_EXCHANGES = ("all-to-all", "gather", "ring")
+EXPERT_BUFFERS = (2.0, 1.5, 1.25)
+"""Rows over the mean; the runs of MaxText's own tests and recipes have 1.25 to 2."""
+
+EXPERT_TILES = ((128, 128, 128), (256, 1024, 1024), (512, 1024, 1024), (1024, 1024, 1024), ())
+"""Tiles of grouped kernels, () for those that Tokamax's kernels choose."""
+
+SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("interleaved", 8), ("zb-h1", 1))
+"""Schedules of pipelines, each with the parts of the model that a stage has."""
+
+
+class Choice(NamedTuple):
+    """Other values of the keys of a decision.
+
+    decision: the name of the decision, of which a plan has one choice.
+    what: the choice in words.
+    keys: of a plan.
+    effort: what it takes to decide so.
+    """
+
+    decision: str
+    what: str
+    keys: Mapping[str, Any]
+    effort: Effort = Effort.FLAG
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The decisions of a plan that leave its mesh, its numerics and its batch as they are."""
+
+    model: Architecture
+    plan: Plan
+
+    @cached_property
+    def _effects(self) -> KeyEffects:
+        return KeyEffects(self.model, self.plan)
+
+    @cached_property
+    def _saveable(self) -> tuple[str, ...]:
+        return saveable_names(self.model, self.plan)
+
+    def of(self, most: Effort) -> Iterator[Choice]:
+        """Yield the choices that take at most an effort, those that change most steps first."""
+        makers: tuple[Callable[[], Iterable[Choice]], ...] = (
+            self._remat,
+            self._attention,
+            self._backward,
+            self._backward_blocks,
+            self._microbatches,
+            self._reduction,
+            self._loss,
+            self._labels,
+            self._schedules,
+            self._context,
+            self._buffers,
+            self._tiles,
+            self._exchanges,
+            self._sort_gradients,
+            self._rings,
+            self._state,
+            self._styles,
+        )
+        for maker in makers:
+            for choice in maker():
+                if choice.effort <= most and changed_keys(self.plan, choice.keys):
+                    yield choice
+
+    def _reads(self, key: str) -> bool:
+        return self._effects.reads(key)
+
+    @cached_property
+    def _has_kernels(self) -> bool:
+        ops = planned_graph(self.model, self.plan).ops
+        return any(isinstance(op, Attention) for op, _ in walk(ops))
+
+    def _remat(self) -> Iterator[Choice]:
+        """Yield one name more or less, and each other policy with and without kernels' results."""
+        if not self._reads("remat"):
+            return
+        now = self.plan.remat
+        for made in self._remats(now):
+            if made != now:
+                yield saving(now, made)
+
+    def _remats(self, now: Remat) -> Iterator[Remat]:
+        kept = (*now.save, *now.offload)
+        for name in self._saveable if now.policy != "none" else ():
+            if name not in kept:
+                yield _with(now, save=(*now.save, name))
+        for name in now.save:
+            fewer = tuple(one for one in now.save if one != name)
+            yield _with(now, save=fewer)
+        for policy in POLICIES:
+            if policy != now.policy:
+                yield _with(now, policy=policy, save=(), offload=())
+                if policy != "none" and (both := kernel_results(self.model, self.plan)):
+                    yield _with(now, policy=policy, save=both, offload=())
+        if now.save:
+            yield _with(now, save=(), offload=kept)
+        if now.offload:
+            yield _with(now, save=kept, offload=())
+        elif LAYER_IN not in kept:
+            yield _with(now, offload=(LAYER_IN,))
+
+    def _attention(self) -> Iterator[Choice]:
+        if not self._has_kernels:
+            return
+        for block in self._blocks():
+            keys = {"attention_block": [block, block]}
+            yield Choice("attention", f"attention blocks of {block}", keys)
+
+    def _blocks(self) -> Iterator[int]:
+        yield from (block for block in BLOCKS if block <= self.plan.seq_len)
+
+    def _backward(self) -> Iterator[Choice]:
+        now = self.plan.attention_kernel.backward
+        if self._has_kernels and now != ONE_KERNEL:
+            keys = {"attention_backward": ONE_KERNEL}
+            yield Choice("backward kernels", "one backward attention kernel", keys)
+        elif self._has_kernels:
+            keys = {"attention_backward": TWO_KERNELS}
+            yield Choice("backward kernels", "two backward attention kernels", keys)
+
+    def _backward_blocks(self) -> Iterator[Choice]:
+        if not self._has_kernels:
+            return
+        now = self.plan.attention_kernel.block_of(backward=True)
+        for block in self._blocks():
+            keys = {"attention_block_backward": [block, block]}
+            if now == (block, block):
+                continue
+            yield Choice("backward blocks", f"backward attention blocks of {block}", keys)
+
+    def _microbatches(self) -> Iterator[Choice]:
+        now = self.plan.microbatches
+        shards = prod(self.plan.mesh[axis] for axis in self._effects.axes("act_batch"))
+        for count in divisors(self.plan.global_batch // shards):
+            if count != now and count <= MOST_MICROBATCHES and (count & (count - 1)) == 0:
+                what = f"{count} microbatch{'es' * (count > 1)}"
+                yield Choice("microbatches", what, {"microbatches": count})
+
+    def _reduction(self) -> Iterator[Choice]:
+        once = self.plan.reduces_once
+        if self.plan.microbatches > 1 and self._reads("gradient_reduction"):
+            value = "per-microbatch" if once else "once"
+            what = f"gradients reduced {'per microbatch' if once else 'once per step'}"
+            yield Choice("reduction", what, {"gradient_reduction": value})
+
+    def _loss(self) -> Iterator[Choice]:
+        if not self.model.reads_text or self.plan.vocab_blocks > 1:
+            return
+        for tiles in LOSS_TILES:
+            if tiles != self.plan.vocab_tiles:
+                what = f"the loss in {tiles} tiles" if tiles > 1 else "the loss in one piece"
+                yield Choice("loss", what, {"vocab_tiles": tiles})
+
+    def _labels(self) -> Iterator[Choice]:
+        if self._reads("loss_labels") and self.plan.loss_labels != "mask":
+            yield Choice("labels", "labels by a mask", {"loss_labels": "mask"})
+
+    def _schedules(self) -> Iterator[Choice]:
+        if self.plan.stages == 1:
+            return
+        now = self.plan.pipeline
+        for schedule, parts in SCHEDULES:
+            if (schedule, parts) != (now.schedule or "1f1b", now.virtual_stages):
+                what = f"the schedule {schedule}" + f" with {parts} parts per stage" * (parts > 1)
+                keys = {"schedule": schedule, "virtual_stages": parts}
+                yield Choice("schedule", what, keys, Effort.SCHEDULE)
+
+    def _context(self) -> Iterator[Choice]:
+        now = self.plan.context.exchange
+        if isinstance(now, str) and self._reads("context_exchange"):
+            for exchange in EXCHANGES:
+                if exchange != now:
+                    what = f"keys and values by {exchange}"
+                    yield Choice("context", what, {"context_exchange": exchange})
+
+    def _buffers(self) -> Iterator[Choice]:
+        experts = self.plan.experts
+        if experts.capacity_factor or not self._reads("expert_buffer"):
+            return
+        for size in EXPERT_BUFFERS:
+            if experts.buffer == 0 or size < experts.buffer:
+                what = f"expert buffers of {size:g} times the mean rows"
+                yield Choice("buffer", what, {"expert_buffer": size})
+
+    def _tiles(self) -> Iterator[Choice]:
+        if not self._reads("expert_tiles"):
+            return
+        for tiles in EXPERT_TILES:
+            if tiles != tuple(self.plan.experts.tiles):
+                words = " x ".join(map(str, tiles)) or "as Tokamax chooses them"
+                yield Choice("tiles", f"expert tiles {words}", {"expert_tiles": list(tiles)})
+
+    def _exchanges(self) -> Iterator[Choice]:
+        if not self._reads("expert_exchange"):
+            return
+        for exchange in EXPERT_EXCHANGES:
+            if exchange != self.plan.experts.exchange:
+                what = f"tokens to experts by {exchange}"
+                yield Choice("exchange", what, {"expert_exchange": exchange})
+
+    def _sort_gradients(self) -> Iterator[Choice]:
+        if self._reads("expert_sort_gradient") and self.plan.experts.sort_gradient != "gather":
+            what = "the gradient of sorted tokens by a gather"
+            yield Choice("sort", what, {"expert_sort_gradient": "gather"})
+
+    def _rings(self) -> Iterator[Choice]:
+        if self.plan.compiler.lowering == "xla" and self._reads("collective_matmul"):
+            on = not self.plan.compiler.collective_matmul
+            what = f"collective matmuls {'on' if on else 'off'}"
+            yield Choice("rings", what, {"collective_matmul": on})
+
+    def _state(self) -> Iterator[Choice]:
+        if self._reads("offload_optimizer"):
+            on_host = not self.plan.optimizer.offload
+            what = f"the optimizer state {'on the host' if on_host else 'in HBM'}"
+            effort = Effort.HOST if on_host else Effort.FLAG
+            yield Choice("state", what, {"offload_optimizer": on_host}, effort)
+
+    def _styles(self) -> Iterator[Choice]:
+        """Yield MaxText's program of a decoder, as it has no other models."""
+        compiler = self.plan.compiler
+        decoder = isinstance(self.model, Transformer) and self.model.causal
+        if decoder and compiler.lowering == "xla" and compiler.style == "plain":
+            yield Choice("style", "MaxText's program", {"style": "maxtext"}, Effort.PROGRAM)
+
+
+def tuned_values(model: Architecture, plan: Plan) -> dict[str, list[Any]]:
+    """Return the values that the decisions of a plan give each key, its own first.
+
+    These are those that take flags and another schedule; names are saved with the kernels' results
+    or without.
+    """
+    found: dict[str, list[Any]] = {}
+    names = [(), kernel_results(model, plan)]
+    policies = {"remat": POLICIES, "save": names} if KeyEffects(model, plan).reads("remat") else {}
+    for choice in Decisions(model, plan).of(Effort.SCHEDULE):
+        if choice.decision != "remat":
+            for key, value in choice.keys.items():
+                found.setdefault(key, []).append(value)
+    for key, values in policies.items():
+        found.setdefault(key, []).extend(list(v) if key == "save" else v for v in values)
+    now = plan.flat()
+    return {key: _distinct([now[key], *values]) for key, values in found.items()}
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Return values without those that are the same as an earlier one."""
+    found: list[Any] = []
+    for value in values:
+        if not any(_same(value, other) for other in found):
+            found.append(value)
+    return found
+
+
+def changed_keys(plan: Plan, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that give a plan another value."""
+    now = plan.flat()
+    return {key: value for key, value in keys.items() if not _same(now[key], value)}
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Return True for equal values, lists and tuples alike."""
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return tuple(old) == tuple(new)
+    return bool(old == new)
+
+
+def kernel_results(model: Architecture, plan: Plan) -> tuple[str, ...]:
+    """Return the names of what attention kernels make, which no policy of matmuls saves."""
+    ops = planned_graph(model, plan).ops
+    names = (
+        tensor.short
+        for op, _ in walk(ops)
+        if isinstance(op, Attention) and not op.backward
+        for tensor in op.outputs
+    )
+    saveable = set(saveable_names(model, plan))
+    return tuple(name for name in dict.fromkeys(names) if name in saveable)
+
+
+def saving(before: Remat, after: Remat) -> Choice:
+    """Return the choice of another policy, in words by what it changes of the one before."""
+    keys = {"remat": after.policy, "save": list(after.save), "offload": list(after.offload)}
+    effort = Effort.HOST if after.offload else Effort.FLAG
+    return Choice("remat", saved_words(before, after), keys, effort)
+
+
+def saved_words(before: Remat, after: Remat) -> str:
+    """Return what a policy saves that another does not, and the other way round, in words."""
+    parts = [f"remat {after.policy}"] if after.policy != before.policy else []
+    more = [name for name in after.save if name not in before.save]
+    fewer = [name for name in before.save if name not in (*after.save, *after.offload)]
+    moved = [name for name in after.offload if name not in before.offload]
+    parts += [f"{', '.join(more)} saved"] if more else []
+    if fewer and after.policy == before.policy:
+        parts.append(f"{', '.join(fewer)} not saved")
+    named = ["the layers' inputs" if name == LAYER_IN else name for name in moved]
+    parts += [f"{', '.join(named)} on the host"] if moved else []
+    return ", ".join(parts) or f"saved tensors of remat {after.policy} alone"
+
+
+def _with(remat: Remat, **fields: Any) -> Remat:
+    return replace(remat, **fields)
