@@ -23,6 +23,8 @@ SECTIONS = [
     *("links", "roofline", "runs", "sources"),
 ]
 WIDTHS = {"desktop": 1200, "phone": 390}
+FIRST_SCREEN = 900
+"""The height of a window, whose answers are visible without scrolling."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -87,6 +89,11 @@ def opened(browser: Any, folder: Path, text: str, width: int = 1200, **options: 
     return Opened(browser, file, width, **options)
 
 
+def bounds_of(element: Any) -> dict[str, float]:
+    found: dict[str, float] = element.bounding_box()
+    return found
+
+
 @kinds
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -99,7 +106,10 @@ def test_a_report_opens_without_a_request_or_a_complaint(
     assert at.said == []
     for section in SECTIONS:
         assert at.page.locator(f"#{section}").is_visible(), section
-    assert f"Step time\n{format_seconds(one.step_time_s)}" in at.text("#headline")
+    assert f"How fast?\n{format_seconds(one.step_time_s)} per step" in at.text("#headline")
+    questions = at.page.locator(".answers > div")
+    ends = [box["y"] + box["height"] for box in map(bounds_of, questions.all())]
+    assert width == WIDTHS["phone"] or max(ends) <= FIRST_SCREEN
     assert at.page.evaluate("document.documentElement.scrollWidth") <= width
     assert min(at.images()) >= 600
     at.page.close()

@@ -67,8 +67,8 @@ def best_change(result: Result, advice: Advice | None) -> BestChange | None:
     if result.fit is Fit.TOO_LARGE:
         return None
     if advice.of(ChangeKind.PLAN):
-        about = ("no change of the plan that was simulated is faster",)
-        return BestChange(question, "Nothing found", about, ())
+        none = "no change of the plan that was simulated is faster"
+        return BestChange(question, "Nothing found", (none,), ())
     faster = next(iter(advice.of(ChangeKind.MACHINE)), None)
     if faster is None or faster.saves < SAME:
         return None
@@ -95,7 +95,13 @@ def notes(result: Result) -> Iterator[str]:
         yield f"Recomputation is {again:.1%} of all matrix FLOPs."
     for head, text in result.notes():
         if head == "note" or (isinstance(result, ReplayResult) and result.unknown):
-            yield f"{text[0].upper()}{text[1:]}."
+            yield f"{_sentence(text)}."
+
+
+def _sentence(text: str) -> str:
+    """Return a text that begins with a capital, unless it begins with a name in code."""
+    first = text.partition(" ")[0]
+    return f"{text[0].upper()}{text[1:]}" if first.isalpha() else text
 
 
 def _able(result: Result, advice: Advice) -> Iterator[tuple[float, str, float, tuple[str, ...]]]:
