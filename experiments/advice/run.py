@@ -40,6 +40,7 @@ def row(name: str, grid: dict[str, str]) -> str:
     made = base.advice().proposals[:FIRST]
     took = time.process_time() - began
     fitting = [each for each in made if each.fit is Fit.FITS]
+    best_s = float(grid["best_s"])
     cells = [
         f"{each.step_time_s:.4g} s ({-each.saves:+.1%}): {each.what}"
         for each in fitting
@@ -49,7 +50,7 @@ def row(name: str, grid: dict[str, str]) -> str:
         (
             f"| {name}",
             seconds(base.step_time_s) + ("" if base.fit is Fit.FITS else f", {base.fit}"),
-            f"{seconds(float(grid['best_s']))} ({float(grid['best_s']) / base.step_time_s - 1:+.1%})",
+            f"{seconds(best_s)} ({best_s / base.step_time_s - 1:+.1%})",
             grid["plans"],
             "<br>".join(cells) or "nothing",
             f"{took:.0f} s |",

@@ -187,7 +187,6 @@ def test_the_generated_tables_are_those_of_today() -> None:
     assert (ran.returncode, ran.stderr) == (0, ""), f"run generate.py for {ran.stdout}"
 
 
-@pytest.mark.skip(reason="the guides are longer; switch it on once they are shortened")
 def test_the_documents_are_short() -> None:
     """Words of all pages in `docs`, as `wc -w` counts them."""
     words = {page.name: len(SHOWN[page.name].split()) for page in DOCS.glob("*.md")}

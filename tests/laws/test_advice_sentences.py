@@ -105,13 +105,15 @@ def test_each_proposal_is_what_a_simulation_says(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(40, default=4))
 def test_proposals_are_worth_their_effort(seed: int) -> None:
-    """Each fits, and one that takes more effort saves more."""
+    """Each but the last fits, and one that takes more effort saves more."""
     base, advice = advised(seed)
     effort, saves = -1, 0.0
-    for proposal in advice.proposals:
+    *_, last = (*advice.proposals, None)
+    fitting = [each for each in advice.proposals if each is not last or each.fit is Fit.FITS]
+    for proposal in fitting:
         taken = max(part.effort for part in proposal.parts)
+        assert proposal.fit is Fit.FITS
         if base.fit is Fit.FITS:
-            assert proposal.fit is Fit.FITS
             assert proposal.saves > saves or taken in (Effort.NUMERICS, Effort.BATCH)
         assert taken > effort
         effort = taken

@@ -7,8 +7,8 @@ table is `residuals.csv`, which `python -m tpusim.validation.residual_table` wri
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
-from typing import Any
+from math import exp
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,10 @@ LIKE_SIZE = 3.0
 MIDDLE = 0.8
 MANY_RUNS = 10
 """The part of the runs between the ends, and the least number of which not all are between."""
+
+
+Alike: TypeAlias = Callable[[Residual], bool]
+"""Whether a measured run is compared with a predicted one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,13 @@ def measured_mfu(features: RunFeatures) -> MeasuredMfu | None:
     narrow = " with int8 or fp8 matmuls" * features.quantised
     kind = f"{'models with experts' if features.experts else 'dense models'}{narrow}"
     chip = features.chip
-    for of, alike in (
-        (f"{kind} of like size on {chip}", lambda row: _kind(row, features) * _size(row, features)),
+    alike: tuple[tuple[str, Alike], ...] = (
+        (f"{kind} of like size on {chip}", lambda row: _like(row, features)),
         (f"{kind} on {chip}", lambda row: _kind(row, features)),
         (f"all transformers{narrow} on {chip}", lambda row: True),
-    ):
-        if (found := _range(known, of, alike)) is not None:
+    )
+    for of, test in alike:
+        if (found := _range(known, of, test)) is not None:
             return found
     return None
 
@@ -90,13 +95,13 @@ def _kind(row: Residual, features: RunFeatures) -> bool:
     return row.features.experts == features.experts
 
 
-def _size(row: Residual, features: RunFeatures) -> bool:
-    return abs(log(row.features.params / features.params)) <= log(LIKE_SIZE)
+def _like(row: Residual, features: RunFeatures) -> bool:
+    """Return True for a run of the same kind and of like size."""
+    times = row.features.params / features.params
+    return _kind(row, features) and 1 / LIKE_SIZE <= times <= LIKE_SIZE
 
 
-def _range(
-    rows: Sequence[Residual], of: str, alike: Callable[[Residual], bool]
-) -> MeasuredMfu | None:
+def _range(rows: Sequence[Residual], of: str, alike: Alike) -> MeasuredMfu | None:
     """Return the range of the rows that are alike; None if they are few, or of one program."""
     kept = [row for row in rows if alike(row)]
     if len(kept) < FEWEST_RUNS or len({row.family for row in kept}) < FEWEST_PROGRAMS:

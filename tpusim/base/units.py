@@ -127,6 +127,19 @@ def format_count(value: float) -> str:
     return f"{value / size:.{digits}f}{letter}" if letter else f"{value:g}"
 
 
+def format_dollars(usd: float) -> str:
+    """Return an amount of dollars: with cents, or with two digits where it is less than ten cents.
+
+    >>> format_dollars(0.4234), format_dollars(3.2), format_dollars(1234.5), format_dollars(1.2e-5)
+    ('$0.42', '$3.20', '$1,234', '$0.000012')
+    """
+    if usd >= 100 or usd == 0:
+        return f"${usd:,.0f}"
+    if usd >= 0.1:
+        return f"${usd:.2f}"
+    return f"${usd:.{1 - math.floor(math.log10(usd))}f}"
+
+
 def format_mesh(mesh: Mapping[str, int], axes: Iterable[str] | None = None) -> str:
     """Return axes of a mesh with their sizes, all of them by default.
 

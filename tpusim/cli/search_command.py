@@ -14,6 +14,7 @@ from tpusim.base.text_files import write_files
 from tpusim.base.text_width import unbroken
 from tpusim.cli.progress import drawn, now_and_then
 from tpusim.searches import PlanSpace, SearchResult, SearchState
+from tpusim.searches.objectives import Objective
 from tpusim.searches.report import (
     left_out_lines,
     search_facts,
@@ -56,28 +57,29 @@ def write_search(found: SearchResult, space: PlanSpace, page: str, folder: Path)
 
 
 def show_search(
-    unit: str, counted: str, *, quiet: bool = False
+    goal: Objective, counted: str, *, quiet: bool = False
 ) -> AbstractContextManager[ReportProgress]:
     """Show how the search goes, on a terminal after the count of its plans."""
     if quiet:
         return nullcontext(lambda state: None)
     if not sys.stderr.isatty():
-        return nullcontext(now_and_then(lambda state: _line(state, unit)))
+        return nullcontext(now_and_then(lambda state: _line(state, goal)))
     print(visible(f"search      {counted}"), file=sys.stderr, flush=True)
-    return _progress_bar(unit)
+    return _progress_bar(goal)
 
 
-def state_text(state: SearchState, unit: str) -> str:
+def state_text(state: SearchState, goal: Objective) -> str:
     """Return the best so far, the best possible and the gap: `best 21.3 s, ..., gap 4.2%`."""
     if state.best == float("inf"):
         return "no plan that fits yet"
     if not state.possible:
-        return f"best {state.best:.4g} {unit}, nothing proved"
-    return f"best {state.best:.4g} {unit}, possible {state.possible:.4g}, gap {state.gap:.1%}"
+        return f"best {goal.words(state.best)}, nothing proved"
+    possible = goal.shown(state.possible)
+    return f"best {goal.words(state.best)}, possible {possible}, gap {state.gap:.1%}"
 
 
 @contextmanager
-def _progress_bar(unit: str) -> Iterator[ReportProgress]:
+def _progress_bar(goal: Objective) -> Iterator[ReportProgress]:
     """Show a bar on the terminal until the search is done."""
     from rich.progress import BarColumn, MofNCompleteColumn
 
@@ -86,15 +88,15 @@ def _progress_bar(unit: str) -> Iterator[ReportProgress]:
 
         def report(state: SearchState) -> None:
             total = state.simulated + state.left
-            text = state_text(state, unit)
+            text = state_text(state, goal)
             bar.update(task, completed=state.simulated, total=total, description=text)
 
         yield report
 
 
-def _line(state: SearchState, unit: str) -> str:
+def _line(state: SearchState, goal: Objective) -> str:
     """Return the line of a log; none at the end."""
     if not state.left:
         return ""
     counts = f"{state.simulated:,} simulated, {state.left:,} may be better"
-    return f"search      {counts}; {state_text(state, unit)}"
+    return f"search      {counts}; {state_text(state, goal)}"

@@ -158,8 +158,8 @@ def search(
     if count:
         return count_text(counted, space, as_json=as_json), 0
     with blame(given.where):
-        unit = OBJECTIVES[checked_objectives(how["objective"])[0]].unit
-        shown = show_search(unit, counted, quiet=quiet or as_json)
+        goal = OBJECTIVES[checked_objectives(how["objective"])[0]]
+        shown = show_search(goal, counted, quiet=quiet or as_json)
         with where_run as executor, shown as progress:
             found = search(
                 given.model, space, **how, run=given.train, input=given.input,

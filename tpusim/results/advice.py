@@ -228,8 +228,8 @@ def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[st
         yield f"  none of {len(changes)} saves time"
     elif len(changes) > min(top, len(saving)):
         more, slower = max(len(saving) - top, 0), len(changes) - len(saving)
-        counts = [f"{more} more save less"] if more else []
-        counts += [f"{slower} save nothing"] if slower else []
+        counts = [f"{more} more save{'s' * (more == 1)} less"] if more else []
+        counts += [f"{slower} save{'s' * (slower == 1)} nothing"] if slower else []
         yield f"  and {', '.join(counts)}"
 
 

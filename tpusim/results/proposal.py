@@ -18,7 +18,7 @@ from tpusim.results.fit import Fit
 MARGIN = 4
 """Characters before the lines of a proposal, below its number."""
 
-MOST_WIDE = 56
+MOST_WIDE = 70
 """Characters of a change, in the table of what each adds."""
 
 

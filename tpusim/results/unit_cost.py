@@ -1,9 +1,9 @@
 """What a step costs for what it trains on, at the chip's price."""
 
-from math import floor, log10
 from typing import Any, NamedTuple
 
 from tpusim.accuracy import ErrorRange
+from tpusim.base.units import format_dollars
 from tpusim.hardware import Slice
 
 
@@ -33,23 +33,14 @@ class UnitCost(NamedTuple):
         return cls(usd, None if expected is None else expected.of(usd), unit, price)
 
     def __str__(self) -> str:
-        ends = "" if self.range_usd is None else " ({} to {})".format(*map(dollars, self.range_usd))
-        price = dollars(self.chip_hour_usd)
-        return f"{dollars(self.usd)} per {self.unit}{ends}, at {price} per chip-hour"
+        ends = (
+            ""
+            if self.range_usd is None
+            else " ({} to {})".format(*map(format_dollars, self.range_usd))
+        )
+        price = format_dollars(self.chip_hour_usd)
+        return f"{format_dollars(self.usd)} per {self.unit}{ends}, at {price} per chip-hour"
 
     def facts(self) -> dict[str, Any]:
         """Return the cost as plain data."""
         return self._asdict()
-
-
-def dollars(usd: float) -> str:
-    """Return an amount of dollars: with cents, or with two digits where it is less than ten cents.
-
-    >>> dollars(0.4234), dollars(3.2), dollars(1234.5), dollars(0.00001234)
-    ('$0.42', '$3.20', '$1,234', '$0.000012')
-    """
-    if usd >= 100 or usd == 0:
-        return f"${usd:,.0f}"
-    if usd >= 0.1:
-        return f"${usd:.2f}"
-    return f"${usd:.{1 - floor(log10(usd))}f}"

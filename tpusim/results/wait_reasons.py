@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tpusim.base.units import format_bytes
-from tpusim.costs import DISPATCH, HOST_LABEL, INPUT, SKEW, STRAGGLERS
+from tpusim.costs import CORE, DISPATCH, HOST_LABEL, INPUT, ON_HOST, SKEW, STRAGGLERS
 from tpusim.hardware import DCN_PREFIX
 from tpusim.program import Collective, walk_ops
 from tpusim.results.plan_result import PlanResult
@@ -46,11 +46,11 @@ def _collectives(parts: TimeByOperation, rows: Sequence[OperationTime]) -> Reaso
     kinds = " and ".join(kind for kind, _ in times.most_common(2))
     across = any(axis.startswith(DCN_PREFIX) for axis in axes)
     kind = ReasonKind.DCN if across else ReasonKind.TORUS if where else ReasonKind.COLLECTIVES
-    how = (
-        "the core runs nothing beside them"
-        if sync > share / 2
-        else "less work runs beside them than they take"
-    )
+    busy = _busy_share(result, rows[0].label)
+    how = "the core runs nothing beside them"
+    if sync <= share / 2:
+        hidden = max(0.0, busy - (share - sync))
+        how = f"they take {busy:.1%} of the step, {hidden:.1%} of it beside work"
     over = "+".join(axes)
     what = f"the core waits {share:.1%} of the step for {kinds} over {over}"
     network = " across slices (DCN)" if across else ""
@@ -58,9 +58,20 @@ def _collectives(parts: TimeByOperation, rows: Sequence[OperationTime]) -> Reaso
         kind=kind,
         share=share,
         because=f"{what}{network}, of {format_bytes(moved)} a step: {how}{where}",
-        evidence={"share": share, "synchronous": sync, "bytes": moved, **shape},
+        evidence={"share": share, "synchronous": sync, "busy": busy, "bytes": moved, **shape},
         axes=tuple(axes),
     )
+
+
+def _busy_share(result: Result, label: str) -> float:
+    """Return the fraction of the step in which transfers of a label run beside the core."""
+    timeline = result.timeline
+    busy = sum(
+        record.total_ps * (timeline.devices[record.lane] if timeline.devices else 1)
+        for record in timeline.tasks
+        if record.label == label and record.stream not in (CORE, ON_HOST)
+    )
+    return busy / (timeline.core_count * timeline.total_ps)
 
 
 def _moved_bytes(result: Result, axes: Sequence[str]) -> float:
@@ -112,7 +123,7 @@ def _other(parts: TimeByOperation, label: str, share: float) -> Reason | None:
         text = f"{waits} for its input{_starved(result)}"
         return Reason(kind=ReasonKind.INPUT, share=share, because=text, evidence=evidence)
     if label == DISPATCH:
-        text = f"{waits} for the host, which takes longer to dispatch a step than it runs"
+        text = f"{waits} for the host: its dispatch takes longer than the step on the devices"
         return Reason(kind=ReasonKind.HOST, share=share, because=text, evidence=evidence)
     if label == HOST_LABEL:
         text = f"{waits} for what is offloaded to the host"

@@ -82,7 +82,7 @@ class SearchResult(ShortRepr):
         )
         for found in self.best:
             values = ", ".join(
-                f"{value:.4g} {OBJECTIVES[name].unit}"
+                OBJECTIVES[name].words(value)
                 for name, value in zip(self.objectives, found.values, strict=True)
             )
             yield f"  {values} on {found.pod}: {found.plan}"

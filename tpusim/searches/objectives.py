@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.shown_value import shown
+from tpusim.base.units import format_dollars
 from tpusim.base.value_checks import is_list
 from tpusim.bounds.plan_arrays import PlanArrays
 from tpusim.hardware import Slice
 from tpusim.plan import Input
 from tpusim.results import PlanResult
 from tpusim.training import TrainingRun, steps_of, wall_seconds
+
+DOLLARS, MILLION = "USD", 1e6
 
 Seconds = TypeVar("Seconds", float, NDArray[np.floating[Any]])
 
@@ -59,6 +62,24 @@ class Objective:
     weight: Callable[[Slice], float]
     per_token: bool = True
     whole_run: bool = False
+
+    @property
+    def shown_unit(self) -> str:
+        """The unit in which values are printed: of a million tokens, not of one."""
+        return self.unit.replace("per token", "per million tokens")
+
+    def shown(self, value: float) -> str:
+        """Return the number of a value as printed, in `shown_unit`."""
+        scaled = value * MILLION if self.per_token else value
+        if self.unit.startswith(DOLLARS):
+            return format_dollars(scaled).removeprefix("$")
+        return f"{scaled:.4g}"
+
+    def words(self, value: float) -> str:
+        """Return a value with its unit: `$14.33 per million tokens`, `21.6 s`."""
+        if self.unit.startswith(DOLLARS):
+            return f"${self.shown(value)}{self.shown_unit.removeprefix(DOLLARS)}"
+        return f"{self.shown(value)} {self.shown_unit}"
 
     def value(self, seconds: Seconds, weight: Seconds | float, tokens: Seconds | float) -> Seconds:
         """Return the value of seconds of a step or a run, or of an array of them.

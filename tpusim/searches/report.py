@@ -130,11 +130,8 @@ def verdict(found: SearchResult) -> str:
         return f"{ended}no plan that fits was found"
     if not found.possible:
         return f"{ended}nothing is proved: a local search, each plan the best of its neighbourhood"
-    unit = OBJECTIVES[found.objectives[0]].unit
-    return (
-        f"{ended}the best so far is at most {found.gap:.1%} above the best possible, "
-        f"{found.possible:.4g} {unit}"
-    )
+    possible = OBJECTIVES[found.objectives[0]].words(found.possible)
+    return f"{ended}the best so far is at most {found.gap:.1%} above the best possible, {possible}"
 
 
 def _inputs(found: FoundPlan, space: PlanSpace) -> Mapping[str, Any]:
@@ -144,9 +141,9 @@ def _inputs(found: FoundPlan, space: PlanSpace) -> Mapping[str, Any]:
 
 
 def _head(objective: str) -> str:
-    """Return the head of a column of values: `USD/token`, or `time to train [s]`."""
+    """Return the head of a column of values: `USD/M tokens`, or `time to train [s]`."""
     unit, each, _ = OBJECTIVES[objective].unit.partition(" per token")
-    return f"{unit}/token" if each else f"{objective.replace('_', ' ')} [{unit}]"
+    return f"{unit}/M tokens" if each else f"{objective.replace('_', ' ')} [{unit}]"
 
 
 def _cells(
@@ -160,7 +157,7 @@ def _cells(
         yield (
             str(each.pod),
             *map(str, _inputs(each, space).values()),
-            *(f"{values[name]:.4g}" for name in named),
+            *(OBJECTIVES[name].shown(values[name]) for name in named),
             format_seconds(each.step_time_s),
             f"{each.mfu:.1%}",
             format_bytes(each.hbm_peak_bytes),

@@ -15,12 +15,12 @@ from tpusim.models import Architecture
 from tpusim.plan import CIRCULAR, Input, Plan
 from tpusim.results import PlanResult, ReplayResult
 from tpusim.simulation.advice import plan_advice, step_time_of
+from tpusim.simulation.advice.reasons import plan_reasons
 from tpusim.simulation.arguments import check_arguments, check_input, check_slice
 from tpusim.simulation.fed_step import fed
 from tpusim.simulation.fit_search import ways_to_fit
 from tpusim.simulation.plan_run import run_plan
 from tpusim.simulation.program_run import replay
-from tpusim.simulation.advice.reasons import plan_reasons
 
 HOPS_MOST_CHIPS = 512
 """The largest torus that is simulated hop by hop."""

@@ -11,6 +11,7 @@ from pandas import read_csv, read_parquet
 
 from tpusim.cli import search_command
 from tpusim.searches import SearchState
+from tpusim.searches.objectives import OBJECTIVES
 
 SEARCH = f"""{SMALL}[search]
 axes = ["fsdp", "tensor"]
@@ -147,9 +148,15 @@ def test_ctrl_c_gives_the_best_so_far(
 
 
 def test_the_state_says_best_possible_and_gap() -> None:
-    state = SearchState(8, 12, 2.0, 1.6)
-    assert search_command.state_text(state, "s") == "best 2 s, possible 1.6, gap 25.0%"
-    assert search_command.state_text(state._replace(best=float("inf")), "s").startswith("no plan")
+    state, goal = SearchState(8, 12, 2.0, 1.6), OBJECTIVES["step_time"]
+    assert search_command.state_text(state, goal) == "best 2 s, possible 1.6, gap 25.0%"
+    assert search_command.state_text(state._replace(best=float("inf")), goal).startswith("no plan")
+    cost = state._replace(
+        best=1.234e-6,
+        possible=1.1e-6,
+    )
+    text = search_command.state_text(cost, OBJECTIVES["cost"])
+    assert text == "best $1.23 per million tokens, possible 1.10, gap 12.2%"
 
 
 MISTAKES = [

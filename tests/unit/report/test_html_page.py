@@ -36,6 +36,7 @@ from steps import replay_program
 
 import tpusim as ts
 from tpusim.base import format_bytes, format_seconds
+from tpusim.base.units import format_dollars
 from tpusim.program import Loop
 from tpusim.report import memory_data, roofline_data, utilisation_data
 from tpusim.report.html.advice import best_change, change_tables
@@ -44,7 +45,6 @@ from tpusim.report.html.page import LONGEST_SENTENCE, POLICY
 from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import LEAST_ALIKE, chip_sources, runs_like
 from tpusim.results import LEAST_SHOWN, Advice, ChangeKind, Fit, Result, limits
-from tpusim.results.unit_cost import dollars
 
 SECTIONS = [
     *("headline", "plan", "time", "advice", "timeline", "use", "memory"),
@@ -198,7 +198,7 @@ def test_cost_and_energy_are_those_of_the_slice_for_as_long_as_a_million_tokens_
     priced = replace(one, pod=ts.Slice(chip, "4x4"))
     seconds = 1e6 / (64 * 512 / one.step_time_s)
     cost = answered(priced)["What does it cost?"]
-    assert cost.value == f"{dollars(16 * 3.6 / 3600 * seconds)} per million tokens"
+    assert cost.value == f"{format_dollars(16 * 3.6 / 3600 * seconds)} per million tokens"
     assert "at $3.60 per chip-hour" in cost.about
     energy = {fact.name: fact.value for fact in facts(priced)}
     assert energy["Energy per million tokens"] == f"{16 * 200 * seconds / 3600:.3g} Wh"

@@ -39,7 +39,7 @@ def test_the_document_has_the_keys_of_a_plans_and_more() -> None:
     assert list(made) == [*planned, "replay", "lines"]
     assert [key for key in made if made[key] is None] == [
         "mfu", "tokens_per_s", "reason", "fit_odds", "hbm_peak_range_bytes", "hbm_unlike",
-        "to_fit", "step_time_range_s", "mfu_range", "like_measured",
+        "to_fit", "step_time_range_s", "mfu_range", "measured_mfu", "like_measured",
         "ideal_step_time_s", "maxtext_step_time_s", "tflops_per_device", "model", "plan",
         "pipeline",
     ]  # fmt: skip

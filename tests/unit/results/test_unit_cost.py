@@ -5,8 +5,8 @@ from plans import ENCODER_480B, PLAN_480B, v4_2048
 from replays import small_replay
 
 import tpusim as ts
+from tpusim.base.units import format_dollars
 from tpusim.report import document
-from tpusim.results.unit_cost import dollars
 
 
 def test_a_million_tokens_cost_the_chips_seconds() -> None:
@@ -17,8 +17,11 @@ def test_a_million_tokens_cost_the_chips_seconds() -> None:
     assert low / cost.usd == pytest.approx(result.step_time_range_s[0] / step_s)
     assert high / cost.usd == pytest.approx(result.step_time_range_s[1] / step_s)
     text = " ".join(str(result).split())
-    ends = f"{dollars(low)} to {dollars(high)}"
-    assert f"cost {dollars(cost.usd)} per million tokens ({ends}), at $3.22 per chip-hour" in text
+    ends = f"{format_dollars(low)} to {format_dollars(high)}"
+    assert (
+        f"cost {format_dollars(cost.usd)} per million tokens ({ends}), at $3.22 per chip-hour"
+        in text
+    )
     assert document(result)["unit_cost"] == cost.facts()
 
 
@@ -46,4 +49,4 @@ def test_a_chip_without_a_price_has_no_cost() -> None:
      (0.09, "$0.090"), (1.123e-6, "$0.0000011"), (0, "$0")],
 )  # fmt: skip
 def test_dollars_have_no_exponent(usd: float, text: str) -> None:
-    assert dollars(usd) == text
+    assert format_dollars(usd) == text

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpusim.base.units import format_bytes, format_count, format_seconds
+from tpusim.base.units import format_bytes, format_count, format_dollars, format_seconds
 from tpusim.report.html.advice import BestChange
 from tpusim.results import Fit, Limit, PlanResult, ReplayResult, Result
-from tpusim.results.unit_cost import dollars
 
 MILLION = 1e6
 
@@ -153,10 +152,10 @@ def _cost(result: Result) -> Answer | None:
     """Return the dollars for what the step reads; None where the chip has no price."""
     if (cost := result.unit_cost) is None:
         return None
-    about = [f"at {dollars(cost.chip_hour_usd)} per chip-hour"]
+    about = [f"at {format_dollars(cost.chip_hour_usd)} per chip-hour"]
     if cost.range_usd is not None:
-        about.insert(0, "{} to {}".format(*map(dollars, cost.range_usd)))
-    return Answer("What does it cost?", f"{dollars(cost.usd)} per {cost.unit}", tuple(about))
+        about.insert(0, "{} to {}".format(*map(format_dollars, cost.range_usd)))
+    return Answer("What does it cost?", f"{format_dollars(cost.usd)} per {cost.unit}", tuple(about))
 
 
 def _energy(joules: float) -> str:

@@ -17,10 +17,10 @@ from tpusim.simulation.advice.decisions import Choice, Decisions
 from tpusim.simulation.advice.trials import Candidate, Trials
 
 LEAST = 0.0005
-"""The smallest fraction of the step that an choice has to save."""
+"""The smallest fraction of the step that a choice has to save."""
 
 KEEPS = 0.9
-"""An choice is taken if its gain is at least so much of the next one's last gain."""
+"""A choice is taken if its gain is at least so much of the next one's last gain."""
 
 MOST_PAIRS = 8
 """Faster trials that do not fit that are simulated with something that frees memory, at a time."""
@@ -32,7 +32,7 @@ LITTLE_TIME = 0.02
 """The fraction of a step that anything which frees memory counts as taking."""
 
 LEAST_FREED = 0.5
-"""The smallest gain of an choice that frees memory: a hundredth of what is too much."""
+"""The smallest gain of a choice that frees memory: a hundredth of what is too much."""
 
 Key: TypeAlias = tuple[str, str]
 """A choice: its decision and its words."""
@@ -92,7 +92,7 @@ class Climb:
         return leader
 
     def _tried(self, best: Candidate, choice: Choice) -> Candidate | None:
-        """Simulate an choice on top of a candidate, and remember what it gains and needs."""
+        """Simulate a choice on top of a candidate, and remember what it gains and needs."""
         tried = self.trials.of(best.taking(choice))
         self.gains[_key(choice)] = -1.0 if tried is None else gain_from(best)(tried)
         if tried is not None:
@@ -102,7 +102,7 @@ class Climb:
         return tried
 
     def _with_room(self, best: Candidate) -> Candidate | None:
-        """Return the best of the faster trials with an choice that makes it fit; None if none.
+        """Return the best of the faster trials with a choice that makes it fit; None if none.
 
         Pairs are tried in the order of the time that the last gains promise, as long as they
         promise to fit.

@@ -1,6 +1,6 @@
 """What a plan decides about its speed, and the other choices of each decision.
 
-A decision is a set of keys that are chosen together; an choice gives them other values. Choices
+A decision is a set of keys that are chosen together; a choice gives them other values. Choices
 follow from the plan as it is: a search asks anew after each change.
 """
 

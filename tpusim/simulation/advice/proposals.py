@@ -56,7 +56,7 @@ class _Proposals:
         )
 
     def _named(self, choice: Choice) -> Choice:
-        """Return an choice in words by what it changes of the run, without keys that stay."""
+        """Return a choice in words by what it changes of the run, without keys that stay."""
         if choice.decision == "remat":
             now = self.base.plan.remat
             policy, save, offload = (choice.keys[key] for key in ("remat", "save", "offload"))

@@ -11,8 +11,8 @@ from tpusim.base.same import Same
 from tpusim.results import Fit, PlanResult, Reason, Result
 from tpusim.results.advice import setting
 from tpusim.results.reasons import found_reasons
-from tpusim.simulation.changed_run import run_changed
 from tpusim.simulation.advice.reason_changes import Remedy, remedies
+from tpusim.simulation.changed_run import run_changed
 
 MOST_SIMULATIONS = 6
 """Changes that are simulated for the reasons of one step, at most."""

@@ -24,6 +24,9 @@ LITTLE = 0.0005
 MESHES_CLIMBED = 3
 """Meshes from which a climb starts, of those that were tried as they are."""
 
+ROOM_WORTH = 0.05
+"""The fraction of the step that a plan which does not fit has to save beyond the best that does."""
+
 WORSE = 0.05
 """The fraction of the step that a mesh may take more before its climb."""
 
@@ -37,14 +40,19 @@ class Search:
 
     trials: what was simulated.
     gains, needs: of choices, as the climbs found them.
+    wanted: the fastest candidate of flags alone that does not fit.
     """
 
     trials: Trials
     gains: dict[tuple[str, str], float] = field(default_factory=dict)
     needs: dict[tuple[str, str], float] = field(default_factory=dict)
+    wanted: Candidate | None = None
 
     def found(self) -> Iterator[Candidate]:
-        """Yield the best candidate of each level, the least effort first, where it is worth it."""
+        """Yield the best candidate of each level, the least effort first, where it is worth it.
+
+        The last may be one that does not fit, where it is faster than all of them by much.
+        """
         best = self.trials.start
         for level in (self._flags, self._meshes, self._program):
             candidate = self._pruned(level(best))
@@ -55,6 +63,10 @@ class Search:
             candidate = self._pruned(level(best))
             if self._worth(candidate, best):
                 yield candidate
+        if (wanted := self.wanted) is not None:
+            more = best.per_example if best.fits else 1.0
+            if 1 - wanted.per_example / more >= ROOM_WORTH:
+                yield wanted
 
     def _worth(self, candidate: Candidate, best: Candidate) -> bool:
         if not best.fits:
@@ -72,7 +84,9 @@ class Search:
         """Return the best plan of the same mesh and program."""
         tops = [self._climb(start, Effort.SCHEDULE) for start in (best, *self._saving(best))]
         top = min(tops, key=lambda candidate: candidate.rank)
-        return Climb(self.trials, Effort.SCHEDULE, needs=self.needs).once_more(top)
+        top = Climb(self.trials, Effort.SCHEDULE, needs=self.needs).once_more(top)
+        self.wanted = self.trials.wanted
+        return top
 
     def _saving(self, best: Candidate) -> Iterator[Candidate]:
         """Yield the plan with the kernels' results saved, by each policy that fits."""
@@ -139,8 +153,8 @@ def _nothing(candidate: Candidate) -> Iterable[Choice]:
 def _mesh_choices(result: PlanResult) -> Iterator[Choice]:
     """Yield the meshes with a factor moved from one axis to another."""
     for move in PlanMoves(result.model, result.plan).all([WayKind.MESH]):
-        for choice in move.options:
-            yield Choice("mesh", choice.what, choice.keys, Effort.MESH)
+        for option in move.options:
+            yield Choice("mesh", option.what, option.keys, Effort.MESH)
 
 
 def _narrow(result: PlanResult) -> Iterator[Choice]:
@@ -148,14 +162,14 @@ def _narrow(result: PlanResult) -> Iterator[Choice]:
     plan = result.plan
     for move in PlanMoves(result.model, plan).all([WayKind.NUMERICS]):
         if move.name != "capacity":
-            for choice in move.options:
-                yield Choice(move.name, choice.what, choice.keys, Effort.NUMERICS)
+            for option in move.options:
+                yield Choice(move.name, option.what, option.keys, Effort.NUMERICS)
     for dtype in NARROW_MATMULS:
-        if dtype in plan_rates(result) and plan.dtypes.matmul != dtype:
+        if dtype in _faster_dtypes(result) and plan.dtypes.matmul != dtype:
             yield Choice("matmuls", f"matmuls in {dtype}", {"matmul_dtype": dtype}, Effort.NUMERICS)
 
 
-def plan_rates(result: PlanResult) -> Iterable[str]:
+def _faster_dtypes(result: PlanResult) -> list[str]:
     """Return the dtypes that the chip multiplies faster than the plan's own."""
     rates, now = result.pod.chip.flops, result.plan.dtypes.compute
     return [dtype for dtype, rate in rates.items() if rate > rates.get(now, 0.0)]

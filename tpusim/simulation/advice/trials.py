@@ -61,11 +61,13 @@ class Trials:
     base: the run.
     known: results by their keys; None for plans that are refused.
     most: plans that may be simulated.
+    wanted: the fastest of those that do not fit.
     """
 
     base: PlanResult
     known: dict[Any, PlanResult | None] = field(default_factory=dict)
     most: int = MOST_TRIALS
+    wanted: Candidate | None = None
 
     @property
     def start(self) -> Candidate:
@@ -90,7 +92,10 @@ class Trials:
         result = self.known[key]
         if result is None:
             return None
-        return Candidate(choices, result, per_example(self.base, result))
+        made = Candidate(choices, result, per_example(self.base, result))
+        if not made.fits and (self.wanted is None or made.per_example < self.wanted.per_example):
+            self.wanted = made
+        return made
 
     def _run(self, keys: Mapping[str, Any]) -> PlanResult | None:
         """Simulate changed keys in the place of the run, another mesh in its first place."""
