@@ -18,7 +18,7 @@ class OperationTime(NamedTuple):
     op: None for time outside operations.
     label: of the time, such as `matmul`, mesh axes or `bubble`.
     waits: True if the core waits for what runs beside it.
-    picoseconds, count: of all repetitions, and how many they are, on all cores.
+    picoseconds, runs: of all repetitions, and how many they are, on all cores.
     """
 
     op: Single | None
@@ -26,7 +26,7 @@ class OperationTime(NamedTuple):
     phase: Phase
     waits: bool
     picoseconds: int
-    count: int
+    runs: int
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _attention(parts: TimeByOperation) -> Iterator[Reason]:
     whole = sum(row.picoseconds for row in rows)
     if not whole:
         return
-    peak = sum(row.count * _useful_flops(work) / matrix_rate(device, work.dtype)
+    peak = sum(row.runs * _useful_flops(work) / matrix_rate(device, work.dtype)
                for row, work in found)  # fmt: skip
     rate = peak / (whole * 1e-12)
     share = parts.share(rows)
@@ -141,7 +141,7 @@ def _narrow_matmuls(parts: TimeByOperation) -> Iterator[Reason]:
     rows = [row for row, _ in found]
     share = parts.share(rows)
     flops = sum(
-        row.count * 2.0 * float(w.batch * w.m * w.k * w.n) / matrix_rate(device, w.dtype)
+        row.runs * 2.0 * float(w.batch * w.m * w.k * w.n) / matrix_rate(device, w.dtype)
         for row, w in found
     )
     rate = flops / (sum(row.picoseconds for row in rows) * 1e-12)
@@ -203,7 +203,7 @@ def _launches(parts: TimeByOperation) -> Iterator[Reason]:
     """Yield the launches and latencies on the critical path, and how short the operations are."""
     share = sum(each.share for each in limits(parts.result) if each.resource == LAUNCHES)
     rows = parts.where(lambda row: row.op is not None)
-    count = sum(row.count for row in rows) / parts.result.timeline.core_count
+    count = sum(row.runs for row in rows) / parts.result.timeline.core_count
     if not count:
         return
     mean_s = parts.seconds(rows) / count
@@ -223,7 +223,7 @@ def _optimizer(parts: TimeByOperation) -> Iterator[Reason]:
     rows = [row for row in parts.where(lambda row: row.phase is Phase.OPTIMIZER) if not row.waits]
     own = [(row, row.op.work) for row in rows if isinstance(row.op, Compute)]
     share = parts.share(row for row, _ in own)
-    moved = sum(row.count * float(work.read_bytes + work.write_bytes) for row, work in own)
+    moved = sum(row.runs * float(work.read_bytes + work.write_bytes) for row, work in own)
     moved /= parts.result.timeline.core_count
     yield Reason(
         kind=ReasonKind.OPTIMIZER,

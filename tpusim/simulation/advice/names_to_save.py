@@ -61,7 +61,7 @@ def _recomputed(result: PlanResult) -> tuple[dict[str, float], dict[str, float]]
         for alloc in row.op.allocs:
             name = alloc.tensor.rpartition("/")[2]
             if name in names:
-                runs = row.count / result.timeline.core_count / plan.microbatches
+                times = row.runs / result.timeline.core_count / plan.microbatches
                 seconds[name] += by_scope[row.op.scope]
-                sizes[name] += round(runs * float(alloc.bytes))
+                sizes[name] += round(times * float(alloc.bytes))
     return dict(seconds), {name: float(size) for name, size in sizes.items()}
