@@ -9,6 +9,7 @@ tried once more.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from typing import TypeAlias
 
@@ -78,11 +79,11 @@ class Climb:
 
     def _next(self, best: Candidate) -> Candidate | None:
         """Return the first choice that keeps its place, or the best of all; None if none helps."""
-        ordered = sorted(self._choices(best), key=lambda one: -self.gains.get(_key(one), inf))
-        last = [self.gains.get(_key(one), inf) for one in ordered[1:]] + [0.0]
+        last = [(self.gains.get(_key(one), inf), one) for one in self._choices(best)]
+        last.sort(key=lambda pair: -pair[0])
         leader: Candidate | None = None
-        for choice, after in zip(ordered, last, strict=True):
-            if self.gains.get(_key(choice), inf) < LEAST:
+        for (gain, choice), (after, _) in pairwise([*last, (0.0, None)]):
+            if choice is None or gain < LEAST:
                 break
             tried = self._tried(best, choice)
             if tried is not None and _helps(tried, best):

@@ -322,7 +322,7 @@ def saved_words(before: Remat, after: Remat) -> str:
     fewer = [name for name in before.save if name not in (*after.save, *after.offload)]
     moved = [name for name in after.offload if name not in before.offload]
     parts += [f"{', '.join(more)} saved"] if more else []
-    if fewer and after.policy == before.policy:
+    if fewer:
         parts.append(f"{', '.join(fewer)} not saved")
     named = ["the layers' inputs" if name == LAYER_IN else name for name in moved]
     parts += [f"{', '.join(named)} on the host"] if moved else []
