@@ -16,6 +16,7 @@ from pathlib import Path
 from runs import RUNS
 
 from tpusim.results import Fit
+from tpusim.results.proposal import Effort
 
 HERE = Path(__file__).parent
 MARKS = "<!-- advice -->", "<!-- /advice -->"
@@ -41,16 +42,17 @@ def row(name: str, grid: dict[str, str]) -> str:
     took = time.process_time() - began
     fitting = [each for each in made if each.fit is Fit.FITS]
     best_s = float(grid["best_s"])
+    fastest = f"{seconds(best_s)} ({best_s / base.step_time_s - 1:+.1%})"
     cells = [
         f"{each.step_time_s:.4g} s ({-each.saves:+.1%}): {each.what}"
         for each in fitting
-        if each.plan.global_batch == base.plan.global_batch
+        if max(part.effort for part in each.parts) < Effort.NUMERICS
     ]
     return " | ".join(
         (
             f"| {name}",
             seconds(base.step_time_s) + ("" if base.fit is Fit.FITS else f", {base.fit}"),
-            f"{seconds(best_s)} ({best_s / base.step_time_s - 1:+.1%})",
+            fastest if best_s < float("inf") else "none fits",
             grid["plans"],
             "<br>".join(cells) or "nothing",
             f"{took:.0f} s |",

@@ -346,10 +346,12 @@ def test_a_change_that_does_not_fit_is_no_advice() -> None:
 
 def test_the_best_change_is_the_best_of_changes_and_reasons() -> None:
     """As the summary names it."""
-    advice = result().advice()
+    advice = result().advice(quick=True)
     best = best_change(result(), advice)
     assert best is not None
-    assert best.gain == f"Saves {max(reason.saves for reason in advice.reasons):.1%}"
+    able = [each.saves for each in advice.of(ChangeKind.PLAN) if each.fit is Fit.FITS]
+    most = max(*able, *(reason.saves for reason in advice.reasons))
+    assert best.gain == f"Saves {most:.1%}"
     page = report_page(result(), advice=advice)
     assert all(str(escape(str(reason)[1:])) in page for reason in advice.reasons)
 
