@@ -10,7 +10,7 @@ from tpusim.graph import LAYER_IN, POLICIES, Attention, Scan, walk
 from tpusim.hardware import DCN_PREFIX
 from tpusim.models import Architecture
 from tpusim.pipeline.planned_step import planned_graph
-from tpusim.plan import STAGE_AXES, Plan
+from tpusim.plan import STAGE_AXES, Experts, Plan
 from tpusim.results import PlanResult
 from tpusim.results.unused_keys import KeyEffects
 from tpusim.results.ways_to_fit import WayKind
@@ -50,6 +50,14 @@ class Move(NamedTuple):
 
 REMAT_MOVES = ("saves", "remat")
 """The moves that save less for the backward pass."""
+
+
+def smaller_buffers(experts: Experts) -> Iterator[Option]:
+    """Yield smaller buffers of experts that drop nothing, the largest first."""
+    for size in () if experts.capacity_factor else EXPERT_BUFFERS:
+        if experts.buffer == 0 or size < experts.buffer:
+            what = f"expert buffers of {size:g} times the mean rows"
+            yield Option(what, {"expert_buffer": size})
 
 
 def names_back(before: PlanResult, after: PlanResult) -> tuple[str, ...]:
@@ -156,13 +164,8 @@ class PlanMoves:
                 yield Option(f"{now * parts} microbatches", {"microbatches": now * parts})
 
     def _buffers(self) -> Iterator[Option]:
-        experts = self.plan.experts
-        if experts.capacity_factor or not self._reads("expert_buffer"):
-            return
-        for size in EXPERT_BUFFERS:
-            if experts.buffer == 0 or size < experts.buffer:
-                what = f"expert buffers of {size:g} times the mean rows"
-                yield Option(what, {"expert_buffer": size})
+        if self._reads("expert_buffer"):
+            yield from smaller_buffers(self.plan.experts)
 
     def _saves(self) -> Iterator[Option]:
         if saved := self.plan.remat.save:

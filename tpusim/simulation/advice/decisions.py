@@ -17,7 +17,7 @@ from tpusim.pipeline.planned_step import planned_graph
 from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
 from tpusim.results.proposal import Effort
 from tpusim.results.unused_keys import KeyEffects
-from tpusim.simulation.fit_moves import saveable_names
+from tpusim.simulation.fit_moves import saveable_names, smaller_buffers
 
 BLOCKS = (512, 1024, 2048, 4096)
 """Sides of the blocks of attention kernels: the compiler takes all of them on v4 to 7x."""
@@ -26,9 +26,6 @@ LOSS_TILES = (1, 2, 4, 8, 16)
 MOST_MICROBATCHES = 64
 EXCHANGES = ("gather", "ring", "all-to-all")
 EXPERT_EXCHANGES = ("all-to-all", "gather", "ring")
-EXPERT_BUFFERS = (2.0, 1.5, 1.25)
-"""Rows over the mean; the runs of MaxText's own tests and recipes have 1.25 to 2."""
-
 EXPERT_TILES = ((128, 128, 128), (256, 1024, 1024), (512, 1024, 1024), (1024, 1024, 1024), ())
 """Tiles of grouped kernels, () for those that Tokamax's kernels choose."""
 
@@ -204,13 +201,9 @@ class Decisions:
                     yield Choice("context", what, {"context_exchange": exchange})
 
     def _buffers(self) -> Iterator[Choice]:
-        experts = self.plan.experts
-        if experts.capacity_factor or not self._reads("expert_buffer"):
-            return
-        for size in EXPERT_BUFFERS:
-            if experts.buffer == 0 or size < experts.buffer:
-                what = f"expert buffers of {size:g} times the mean rows"
-                yield Choice("buffer", what, {"expert_buffer": size})
+        if self._reads("expert_buffer"):
+            for option in smaller_buffers(self.plan.experts):
+                yield Choice("buffer", option.what, option.keys)
 
     def _tiles(self) -> Iterator[Choice]:
         if not self._reads("expert_tiles"):
