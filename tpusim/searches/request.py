@@ -45,7 +45,7 @@ class SearchRequest:
     meshes: meshes to try, instead of `axes`, on all slices with as many devices.
     most: axis -> largest size.
     vary: plan key, flat or grouped -> values to try.
-    tune: also vary what `tpusim advise` tries without another mesh: saved tensors, attention
+    tune: also vary what advice tries without another mesh: saved tensors, attention
         kernels, microbatches, loss tiles, schedules, experts. That is a large space; search it with
         `method = "local"`.
     objective: `step_time`, `chip_time` (per token), `cost` (USD per token), `energy` (J per token),
