@@ -117,6 +117,9 @@ def test_policies_are_told_by_what_they_change() -> None:
     assert saved_words(full, Remat("full", ())) == "q not saved"
     assert saved_words(full, Remat("full", (), ("q",))) == "q on the host"
     assert saved_words(full, Remat("minimal", ("context",))) == "remat minimal, context saved"
+    minimal = Remat("minimal", ("context",))
+    assert saved_words(minimal, Remat("full", ("context",))) == "remat full, context saved"
+    assert saved_words(minimal, Remat("full")) == "remat full"
 
 
 def test_a_search_tunes_what_advice_tries() -> None:

@@ -59,13 +59,13 @@ def best_change(result: Result, advice: Advice | None) -> BestChange | None:
     if advice is None:
         return None
     question = "What to change?"
+    if result.fit is Fit.TOO_LARGE:
+        return None
     if able := list(_able(result, advice)):
         saves, what, step_s, settings = max(able, key=lambda change: change[0])
         steps = f"{format_seconds(result.step_time_s)} → {format_seconds(step_s)}"
         about = (what, f"{steps} per step, simulated")
         return BestChange(question, f"Saves {saves:.1%}", about, settings)
-    if result.fit is Fit.TOO_LARGE:
-        return None
     if advice.of(ChangeKind.PLAN):
         none = "no change of the plan that was simulated is faster"
         return BestChange(question, "Nothing found", (none,), ())

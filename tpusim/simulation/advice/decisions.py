@@ -109,7 +109,7 @@ class Decisions:
     def _remats(self, now: Remat) -> Iterator[Remat]:
         kept = (*now.save, *now.offload)
         for name in self._saveable if now.policy != "none" else ():
-            if name not in kept:
+            if name not in (*kept, LAYER_IN):
                 yield _with(now, save=(*now.save, name))
         for name in now.save:
             fewer = tuple(one for one in now.save if one != name)
@@ -310,12 +310,13 @@ def saving(before: Remat, after: Remat) -> Choice:
 
 def saved_words(before: Remat, after: Remat) -> str:
     """Return what a policy saves that another does not, and the other way round, in words."""
-    parts = [f"remat {after.policy}"] if after.policy != before.policy else []
-    more = [name for name in after.save if name not in before.save]
+    other = after.policy != before.policy
+    parts = [f"remat {after.policy}"] if other else []
+    more = [name for name in after.save if other or name not in before.save]
     fewer = [name for name in before.save if name not in (*after.save, *after.offload)]
     moved = [name for name in after.offload if name not in before.offload]
     parts += [f"{', '.join(more)} saved"] if more else []
-    if fewer:
+    if fewer and not other:
         parts.append(f"{', '.join(fewer)} not saved")
     named = ["the layers' inputs" if name == LAYER_IN else name for name in moved]
     parts += [f"{', '.join(named)} on the host"] if moved else []
