@@ -144,7 +144,7 @@ def main() -> None:
     page_with = runpy.run_path(str(FOLDER / "table.py"))["page_with"]
     for name in sys.argv[1:]:
         page = Path(name)
-        page.write_text(page_with(page.read_text("utf-8"), tables, page), encoding="utf-8")
+        page.write_text(page_with(page.read_text("utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

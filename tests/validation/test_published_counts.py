@@ -71,4 +71,4 @@ def test_the_page_has_the_table_of_today() -> None:
     text = page.read_text("utf-8")
     tables = {"counts": "\n".join(script()["lines"]())}
     page_with = runpy.run_path(str(FOLDER / "table.py"))["page_with"]
-    assert page_with(text, tables, page) == text
+    assert page_with(text, tables) == text
