@@ -42,5 +42,6 @@ from tpusim.plan.stages import edge_plan as edge_plan
 from tpusim.plan.stages import inner_plan as inner_plan
 from tpusim.plan.stages import part_bounds as part_bounds
 from tpusim.plan.stages import stage_plan as stage_plan
+from tpusim.plan.training import GRADIENT_REDUCTIONS as GRADIENT_REDUCTIONS
 from tpusim.plan.training import LOOPS as LOOPS
 from tpusim.plan.training import Training as Training

@@ -102,7 +102,7 @@ def test_a_program_in_another_style_is_for_decoders_alone() -> None:
 def test_every_choice_changes_the_plan_and_has_words_of_its_own(name: str) -> None:
     model = ts.models.load(name)
     text = {} if name.startswith("vit") else {"seq_len": 2048}
-    plan = ts.Plan(mesh={"fsdp": 8}, global_batch=64, save=["q"], **text)
+    plan = ts.Plan(mesh={"fsdp": 8}, global_batch=64, microbatches=2, save=["q"], **text)
     choices = [*Decisions(model, plan).of(Effort.PROGRAM)]
     assert len(choices) > 8
     assert len({(one.decision, one.what) for one in choices}) == len(choices)

@@ -14,7 +14,7 @@ from tpusim.base.divisors import divisors
 from tpusim.graph import LAYER_IN, POLICIES, Attention, Remat, walk
 from tpusim.models import Architecture, Transformer
 from tpusim.pipeline.planned_step import planned_graph
-from tpusim.plan import ONE_KERNEL, TWO_KERNELS, Plan
+from tpusim.plan import GRADIENT_REDUCTIONS, ONE_KERNEL, TWO_KERNELS, Plan
 from tpusim.results.proposal import Effort
 from tpusim.results.unused_keys import KeyEffects
 from tpusim.simulation.fit_moves import saveable_names, smaller_buffers
@@ -164,11 +164,10 @@ class Decisions:
                 yield Choice("microbatches", what, {"microbatches": count})
 
     def _reduction(self) -> Iterator[Choice]:
-        once = self.plan.reduces_once
         if self.plan.microbatches > 1 and self._reads("gradient_reduction"):
-            value = "per-microbatch" if once else "once"
-            what = f"gradients reduced {'per microbatch' if once else 'once per step'}"
-            yield Choice("reduction", what, {"gradient_reduction": value})
+            for value in GRADIENT_REDUCTIONS:
+                what = f"gradients reduced {value.replace('-', ' ')}"
+                yield Choice("reduction", what, {"gradient_reduction": value})
 
     def _loss(self) -> Iterator[Choice]:
         if not self.model.reads_text or self.plan.vocab_blocks > 1:
