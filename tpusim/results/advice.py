@@ -8,7 +8,6 @@ from typing import Any
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
 from tpusim.base.text_width import unbroken
-from tpusim.base.toml_text import toml
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
@@ -16,6 +15,7 @@ from tpusim.results.fit import Fit
 from tpusim.results.limit import PICO, Limit
 from tpusim.results.proposal import Proposal
 from tpusim.results.reason import Reason
+from tpusim.results.settings import command_line
 from tpusim.results.ways_to_fit import WaysToFit
 
 CHANGES_SHOWN = 10
@@ -223,7 +223,7 @@ def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[st
     for change in saving[:top]:
         yield from unbroken(str(change), "  ", "    ")
         for setting in change.settings:
-            yield from unbroken(f"--set '{setting}'", "      ", "      ")
+            yield from unbroken(command_line([setting]), "      ", "      ")
     if not saving:
         yield f"  none of {len(changes)} saves time"
     elif len(changes) > min(top, len(saving)):
@@ -231,12 +231,3 @@ def _change_table(head: str, changes: Sequence[Change], top: int) -> Iterator[st
         counts = [f"{more} more save{'s' * (more == 1)} less"] if more else []
         counts += [f"{slower} save{'s' * (slower == 1)} nothing"] if slower else []
         yield f"  and {', '.join(counts)}"
-
-
-def setting(key: str, value: Any, section: str = "plan") -> str:
-    """Return a key of a plan, or of another section, and its value as `--set` takes them.
-
-    >>> setting("mesh", {"fsdp": 8, "tensor": 2}), setting("offload_optimizer", True)
-    ('plan.mesh={ fsdp = 8, tensor = 2 }', 'plan.offload_optimizer=true')
-    """
-    return f"{section}.{key}={toml(value)}"

@@ -8,6 +8,7 @@ from tpusim.results.critical_path import limits
 from tpusim.results.fit import Fit
 from tpusim.results.reason import best_change
 from tpusim.results.result import Result
+from tpusim.results.settings import command_line
 
 LEAST_BOUND = 0.02
 """The smallest fraction of the critical path that is named."""
@@ -92,5 +93,4 @@ def _best_change(r: Result) -> str:
     best = best_change(r.reasons())
     if best is None:
         return more
-    keys = "".join(f" --set '{setting}'" for setting in best.settings)
-    return f"{best.gain}: {keys.strip()}; {more}"
+    return f"{best.gain}: {command_line(best.settings)}; {more}"

@@ -17,6 +17,11 @@ class Fit(StrEnum):
     BORDERLINE = "borderline"
     TOO_LARGE = "does not fit"
 
+    @property
+    def order(self) -> int:
+        """The place among the verdicts, the surest to fit first."""
+        return list(Fit).index(self)
+
 
 def fit_of_odds(odds: float, need_bytes: float, usable_bytes: float) -> Fit:
     """Return the verdict on a plan.

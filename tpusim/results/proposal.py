@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from shlex import quote
 from typing import Any
 
 from tpusim.accuracy import HbmOdds
@@ -14,6 +13,7 @@ from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Placement, Slice
 from tpusim.plan import Plan
 from tpusim.results.fit import Fit
+from tpusim.results.settings import command_line
 
 MARGIN = 4
 """Characters before the lines of a proposal, below its number."""
@@ -128,7 +128,7 @@ class Proposal(ShortRepr):
     @property
     def command(self) -> str:
         """The settings as a command line takes them."""
-        return " ".join(f"--set {quote(setting)}" for setting in self.settings)
+        return command_line(self.settings)
 
     @property
     def gain(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from tpusim.results.advice import setting
+from tpusim.results.settings import setting
 
 WarningKind: TypeAlias = Literal["repeated work", "padding", "resharding"]
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from shlex import quote
 from typing import Any
 
 from tpusim.accuracy import HbmOdds
@@ -13,6 +12,7 @@ from tpusim.base.units import format_bytes, format_seconds
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
 from tpusim.results.fit import Fit
+from tpusim.results.settings import command_line
 
 MARGIN = 12
 """Characters before a text, in which its head stands."""
@@ -81,7 +81,7 @@ class WayToFit(ShortRepr):
     @property
     def command(self) -> str:
         """The settings as a command line takes them."""
-        return " ".join(f"--set {quote(setting)}" for setting in self.settings)
+        return command_line(self.settings)
 
     @property
     def cost(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tpusim.hardware import Slice, chip_names, load_chip
 from tpusim.results import PlanResult
-from tpusim.results.advice import setting
+from tpusim.results.settings import settings_of
 from tpusim.results.ways_to_fit import WayKind, WayToFit
 from tpusim.simulation.fit_trials import FitTrials, Trial
 
@@ -22,8 +22,7 @@ def confirmed(trials: FitTrials, found: Iterable[Trial], *, sure: bool = True) -
             continue
         placed = Trial.of(trial.made, result)
         if placed.fits or (placed.roomy and not sure):
-            settings = tuple(setting(key, value) for key, value in keys.items())
-            return [_way(trials, placed, settings)]
+            return [_way(trials, placed, settings_of(keys))]
     return []
 
 
@@ -75,7 +74,7 @@ def on_slice(trials: FitTrials, trial: Trial, axis: str) -> WayToFit:
         keys["placement"] = result.placement.written
         result = replace(result, plan=result.plan.replace(placement=keys["placement"]))
     what = f"{pod.chips} chips with {axis}={result.plan.mesh[axis]}"
-    settings = (_slice_setting(pod), *(setting(key, value) for key, value in keys.items()))
+    settings = (_slice_setting(pod), *settings_of(keys))
     return _way(trials, trial._replace(result=result), settings, what)
 
 

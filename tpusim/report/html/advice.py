@@ -115,8 +115,7 @@ def _able(result: Result, advice: Advice) -> Iterator[tuple[float, str, float, t
 
 
 def _is_as_sure(change: Change, result: Result) -> bool:
-    order = (Fit.FITS, Fit.BORDERLINE, Fit.TOO_LARGE)
-    return order.index(change.fit) <= order.index(result.fit) and change.fit is not Fit.TOO_LARGE
+    return change.fit.order <= result.fit.order and change.fit is not Fit.TOO_LARGE
 
 
 def _is_listed(change: Change) -> bool:

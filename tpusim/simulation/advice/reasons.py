@@ -1,6 +1,6 @@
 """Why a step takes as long as it does, with changes that were simulated on the run's placement."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -8,9 +8,9 @@ from typing import Any
 from tpusim.base.errors import TpusimError
 from tpusim.base.hashable import hashable
 from tpusim.base.same import Same
-from tpusim.results import Fit, PlanResult, Reason, Result
-from tpusim.results.advice import setting
+from tpusim.results import PlanResult, Reason, Result
 from tpusim.results.reasons import found_reasons
+from tpusim.results.settings import settings_of
 from tpusim.simulation.advice.reason_changes import Remedy, remedies
 from tpusim.simulation.changed_run import run_changed
 
@@ -19,8 +19,6 @@ MOST_SIMULATIONS = 6
 
 LEAST_SAVED = 5e-3
 """The fraction of the step from which a change is said to save something."""
-
-_SURENESS = (Fit.FITS, Fit.BORDERLINE, Fit.TOO_LARGE)
 
 
 def plan_reasons(result: PlanResult) -> tuple[Reason, ...]:
@@ -98,7 +96,7 @@ class _Trials:
         return replace(
             reason,
             change=remedy.what,
-            settings=tuple(_settings(remedy)),
+            settings=_settings(remedy),
             step_time_s=result.step_time_s,
             saves=self._saves(result),
         )
@@ -107,12 +105,10 @@ class _Trials:
         return 1 - result.step_time_s / self.base.step_time_s
 
     def _fits(self, result: PlanResult) -> bool:
-        return _SURENESS.index(result.fit) <= _SURENESS.index(self.base.fit)
+        return result.fit.order <= self.base.fit.order
 
 
-def _settings(remedy: Remedy) -> Iterator[str]:
-    """Yield a change for `--set`, a text for each key."""
-    yield from (setting(key, value) for key, value in remedy.keys.items())
-    for key, value in remedy.input_keys.items():
-        if value is not None:
-            yield setting(key, value, "input")
+def _settings(remedy: Remedy) -> tuple[str, ...]:
+    """Return a change for `--set`, a text for each key."""
+    given = {key: value for key, value in remedy.input_keys.items() if value is not None}
+    return settings_of(remedy.keys) + settings_of(given, "input")

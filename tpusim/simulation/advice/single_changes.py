@@ -13,17 +13,17 @@ from tpusim.results import (
     Advice,
     Change,
     ChangeKind,
-    Fit,
     Limit,
     PlanResult,
     ReplayResult,
     Result,
     limits,
 )
-from tpusim.results.advice import setting
+from tpusim.results.settings import settings_of
 from tpusim.simulation.advice.machine_changes import machine_changes
 from tpusim.simulation.advice.plan_changes import PlanChange, input_changes, plan_changes
 from tpusim.simulation.advice.proposals import proposals
+from tpusim.simulation.advice.trials import per_example
 from tpusim.simulation.changed_run import run_changed
 
 NO_PLAN = (
@@ -34,8 +34,6 @@ COMPILER_CYCLES = (
     "the core's seconds are the compiler's cycles, which say nothing of another matrix unit or "
     "HBM; simulate with costs='model' to try these"
 )
-
-FITS_FIRST = (Fit.FITS, Fit.BORDERLINE, Fit.TOO_LARGE)
 
 
 def plan_advice(result: PlanResult, *, quick: bool = False) -> Advice:
@@ -102,7 +100,7 @@ def _advice(
     refused: Iterable[tuple[str, str]],
     notes: tuple[str, ...] = (),
 ) -> Advice:
-    ranked = sorted(changes, key=lambda each: (FITS_FIRST.index(each.fit), -each.saves))
+    ranked = sorted(changes, key=lambda each: (each.fit.order, -each.saves))
     return Advice(
         title=result.title,
         step_time_s=result.step_time_s,
@@ -142,8 +140,7 @@ class _PlanTrials:
         if replaces:
             keys["placement"] = result.placement.written
             result = replace(result, plan=plan.replace(placement=result.placement.written))
-        settings = tuple(setting(key, value) for key, value in keys.items())
-        self._add(change.kind, change.what, settings, result, placement)
+        self._add(change.kind, change.what, settings_of(keys), result, placement)
 
     def try_input(self, change: PlanChange, given: Input) -> None:
         """Simulate the same plan in the same place with another input pipeline."""
@@ -154,8 +151,7 @@ class _PlanTrials:
             self.refused.append((change.what, str(error)))
             return
         written = {key: value for key, value in change.keys.items() if value is not None}
-        settings = tuple(setting(key, value, "input") for key, value in written.items())
-        self._add(ChangeKind.PLAN, change.what, settings, result, placement)
+        self._add(ChangeKind.PLAN, change.what, settings_of(written, "input"), result, placement)
 
     def try_machine(self, what: str, pod: Slice) -> None:
         """Simulate the same plan in the same place on another machine."""
@@ -171,7 +167,6 @@ class _PlanTrials:
         result: PlanResult,
         placement: Placement | None,
     ) -> None:
-        examples = result.plan.global_batch / self.base.plan.global_batch
         self.changes.append(
             Change(
                 kind=kind,
@@ -181,7 +176,7 @@ class _PlanTrials:
                 pod=result.pod,
                 placement=placement,
                 step_time_s=result.step_time_s,
-                saves=1 - result.step_time_s / examples / self.base.step_time_s,
+                saves=1 - per_example(self.base, result),
                 hbm_peak_bytes=result.hbm_peak_bytes,
                 hbm_bytes=result.hbm_bytes,
                 fit=result.fit,
