@@ -11,6 +11,7 @@ from tpusim.plan.axes import check_once as check_once
 from tpusim.plan.compiler import Compiler as Compiler
 from tpusim.plan.compiler import Style as Style
 from tpusim.plan.context import ALL_TO_ALL as ALL_TO_ALL
+from tpusim.plan.context import CONTEXT_EXCHANGES as CONTEXT_EXCHANGES
 from tpusim.plan.context import GATHER as GATHER
 from tpusim.plan.context import RING as RING
 from tpusim.plan.context import Context as Context

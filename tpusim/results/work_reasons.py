@@ -13,6 +13,7 @@ from tpusim.costs.compute import hbm_seconds, matrix_rate
 from tpusim.hardware import Device
 from tpusim.program import AttentionWork, Compute, MatmulWork, round_up, seen_keys
 from tpusim.results.critical_path import limits
+from tpusim.results.limit import PICO
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
 from tpusim.results.resources import FREE, LAUNCHES
@@ -56,7 +57,7 @@ def _attention(parts: TimeByOperation) -> Iterator[Reason]:
         return
     peak = sum(row.runs * _useful_flops(work) / matrix_rate(device, work.dtype)
                for row, work in found)  # fmt: skip
-    rate = peak / (whole * 1e-12)
+    rate = peak / (whole * PICO)
     share = parts.share(rows)
     blocks: Counter[tuple[int, int]] = Counter()
     for row, work in found:
@@ -144,7 +145,7 @@ def _narrow_matmuls(parts: TimeByOperation) -> Iterator[Reason]:
         row.runs * 2.0 * float(w.batch * w.m * w.k * w.n) / matrix_rate(device, w.dtype)
         for row, w in found
     )
-    rate = flops / (sum(row.picoseconds for row in rows) * 1e-12)
+    rate = flops / (sum(row.picoseconds for row in rows) * PICO)
     part = lost / sum(row.picoseconds for row in rows) * share
     side = sides.most_common(1)[0][0]
     yield Reason(

@@ -77,13 +77,18 @@ def names_back(before: PlanResult, after: PlanResult) -> tuple[str, ...]:
 def saveable_names(model: Architecture, plan: Plan) -> tuple[str, ...]:
     """Return what a layer may save: the results of matmuls with a weight, and those of kernels."""
     named = plan.replace(remat="minimal", save=(), offload=())
-    kernels = (
+    return tuple(dict.fromkeys([*saved_names(model, named), *kernel_results(model, plan)]))
+
+
+def kernel_results(model: Architecture, plan: Plan) -> tuple[str, ...]:
+    """Return the names of what attention kernels make, which no policy of matmuls saves."""
+    names = (
         tensor.short
         for op, _ in walk(planned_graph(model, plan).ops)
         if isinstance(op, Attention) and not op.backward
         for tensor in op.outputs
     )
-    return tuple(dict.fromkeys([*saved_names(model, named), *kernels]))
+    return tuple(dict.fromkeys(names))
 
 
 def saved_names(model: Architecture, plan: Plan) -> Iterator[str]:

@@ -51,7 +51,7 @@ class Climb:
     more: further choices of a plan, besides those of its decisions.
     gains: the last gain of each choice, as a fraction of the step.
     needs: the last bytes of HBM that each choice needed more.
-    wanted: trials that are faster than what was reached, and do not fit.
+    wanted: candidates that are faster than what was reached, and do not fit.
     """
 
     trials: Trials
@@ -103,7 +103,7 @@ class Climb:
         return tried
 
     def _with_room(self, best: Candidate) -> Candidate | None:
-        """Return the best of the faster trials with a choice that makes it fit; None if none.
+        """Return the best of the faster candidates with a choice that makes it fit; None if none.
 
         Pairs are tried in the order of the time that the last gains promise, as long as they
         promise to fit.
@@ -144,7 +144,7 @@ def _key(choice: Choice) -> Key:
 
 
 def gain_from(before: Candidate) -> Callable[[Candidate], float]:
-    """Return the gain of trials on top of one.
+    """Return the gain of candidates on top of another one.
 
     It is the fraction of the time that a candidate saves, where the one before fits; otherwise the
     fraction of what is too much that it frees, over the time that this takes.

@@ -14,17 +14,20 @@ from tpusim.base.divisors import divisors
 from tpusim.graph import LAYER_IN, POLICIES, Attention, Remat, walk
 from tpusim.models import Architecture, Transformer
 from tpusim.pipeline.planned_step import planned_graph
-from tpusim.plan import GRADIENT_REDUCTIONS, ONE_KERNEL, TWO_KERNELS, Plan
+from tpusim.plan import CONTEXT_EXCHANGES, GRADIENT_REDUCTIONS, ONE_KERNEL, TWO_KERNELS, Plan
 from tpusim.results.proposal import Effort
 from tpusim.results.unused_keys import KeyEffects
-from tpusim.simulation.fit_moves import saveable_names, smaller_buffers
+from tpusim.simulation.fit_moves import kernel_results, saveable_names, smaller_buffers
 
 BLOCKS = (512, 1024, 2048, 4096)
 """Sides of the blocks of attention kernels: the compiler takes all of them on v4 to 7x."""
 
+BACKWARD_KERNELS = {
+    "one backward attention kernel": ONE_KERNEL,
+    "two backward attention kernels": TWO_KERNELS,
+}
 LOSS_TILES = (1, 2, 4, 8, 16)
 MOST_MICROBATCHES = 64
-EXCHANGES = ("gather", "ring", "all-to-all")
 EXPERT_EXCHANGES = ("all-to-all", "gather", "ring")
 EXPERT_TILES = ((128, 128, 128), (256, 1024, 1024), (512, 1024, 1024), (1024, 1024, 1024), ())
 """Tiles of grouped kernels, () for those that Tokamax's kernels choose."""
@@ -103,28 +106,27 @@ class Decisions:
             return
         now = self.plan.remat
         for made in self._remats(now):
-            if made != now:
-                yield saving(now, made)
+            yield other_remat(now, made)
 
     def _remats(self, now: Remat) -> Iterator[Remat]:
         kept = (*now.save, *now.offload)
         for name in self._saveable if now.policy != "none" else ():
             if name not in (*kept, LAYER_IN):
-                yield _with(now, save=(*now.save, name))
+                yield replace(now, save=(*now.save, name))
         for name in now.save:
             fewer = tuple(one for one in now.save if one != name)
-            yield _with(now, save=fewer)
+            yield replace(now, save=fewer)
         for policy in POLICIES:
             if policy != now.policy:
-                yield _with(now, policy=policy, save=(), offload=())
+                yield replace(now, policy=policy, save=(), offload=())
                 if policy != "none" and (both := kernel_results(self.model, self.plan)):
-                    yield _with(now, policy=policy, save=both, offload=())
+                    yield replace(now, policy=policy, save=both, offload=())
         if now.save:
-            yield _with(now, save=(), offload=kept)
+            yield replace(now, save=(), offload=kept)
         if now.offload:
-            yield _with(now, save=kept, offload=())
+            yield replace(now, save=kept, offload=())
         elif LAYER_IN not in kept:
-            yield _with(now, offload=(LAYER_IN,))
+            yield replace(now, offload=(LAYER_IN,))
 
     def _attention(self) -> Iterator[Choice]:
         if not self._has_kernels:
@@ -137,13 +139,9 @@ class Decisions:
         yield from (block for block in BLOCKS if block <= self.plan.seq_len)
 
     def _backward(self) -> Iterator[Choice]:
-        now = self.plan.attention_kernel.backward
-        if self._has_kernels and now != ONE_KERNEL:
-            keys = {"attention_backward": ONE_KERNEL}
-            yield Choice("backward kernels", "one backward attention kernel", keys)
-        elif self._has_kernels:
-            keys = {"attention_backward": TWO_KERNELS}
-            yield Choice("backward kernels", "two backward attention kernels", keys)
+        if self._has_kernels:
+            for what, value in BACKWARD_KERNELS.items():
+                yield Choice("backward kernels", what, {"attention_backward": value})
 
     def _backward_blocks(self) -> Iterator[Choice]:
         if not self._has_kernels:
@@ -151,15 +149,14 @@ class Decisions:
         now = self.plan.attention_kernel.block_of(backward=True)
         for block in self._blocks():
             keys = {"attention_block_backward": [block, block]}
-            if now == (block, block):
+            if now == (block, block):  # also where the key is empty
                 continue
             yield Choice("backward blocks", f"backward attention blocks of {block}", keys)
 
     def _microbatches(self) -> Iterator[Choice]:
-        now = self.plan.microbatches
         shards = prod(self.plan.mesh[axis] for axis in self._effects.axes("act_batch"))
         for count in divisors(self.plan.global_batch // shards):
-            if count != now and count <= MOST_MICROBATCHES and (count & (count - 1)) == 0:
+            if count <= MOST_MICROBATCHES and (count & (count - 1)) == 0:
                 what = f"{count} microbatch{'es' * (count > 1)}"
                 yield Choice("microbatches", what, {"microbatches": count})
 
@@ -173,12 +170,11 @@ class Decisions:
         if not self.model.reads_text or self.plan.vocab_blocks > 1:
             return
         for tiles in LOSS_TILES:
-            if tiles != self.plan.vocab_tiles:
-                what = f"the loss in {tiles} tiles" if tiles > 1 else "the loss in one piece"
-                yield Choice("loss", what, {"vocab_tiles": tiles})
+            what = f"the loss in {tiles} tiles" if tiles > 1 else "the loss in one piece"
+            yield Choice("loss", what, {"vocab_tiles": tiles})
 
     def _labels(self) -> Iterator[Choice]:
-        if self._reads("loss_labels") and self.plan.loss_labels != "mask":
+        if self._reads("loss_labels"):
             yield Choice("labels", "labels by a mask", {"loss_labels": "mask"})
 
     def _schedules(self) -> Iterator[Choice]:
@@ -192,12 +188,10 @@ class Decisions:
                 yield Choice("schedule", what, keys, Effort.SCHEDULE)
 
     def _context(self) -> Iterator[Choice]:
-        now = self.plan.context.exchange
-        if isinstance(now, str) and self._reads("context_exchange"):
-            for exchange in EXCHANGES:
-                if exchange != now:
-                    what = f"keys and values by {exchange}"
-                    yield Choice("context", what, {"context_exchange": exchange})
+        if isinstance(self.plan.context.exchange, str) and self._reads("context_exchange"):
+            for exchange in CONTEXT_EXCHANGES:
+                what = f"keys and values by {exchange}"
+                yield Choice("context", what, {"context_exchange": exchange})
 
     def _buffers(self) -> Iterator[Choice]:
         if self._reads("expert_buffer"):
@@ -208,20 +202,18 @@ class Decisions:
         if not self._reads("expert_tiles"):
             return
         for tiles in EXPERT_TILES:
-            if tiles != tuple(self.plan.experts.tiles):
-                words = " x ".join(map(str, tiles)) or "as Tokamax chooses them"
-                yield Choice("tiles", f"expert tiles {words}", {"expert_tiles": list(tiles)})
+            words = " x ".join(map(str, tiles)) or "as Tokamax chooses them"
+            yield Choice("tiles", f"expert tiles {words}", {"expert_tiles": list(tiles)})
 
     def _exchanges(self) -> Iterator[Choice]:
         if not self._reads("expert_exchange"):
             return
         for exchange in EXPERT_EXCHANGES:
-            if exchange != self.plan.experts.exchange:
-                what = f"tokens to experts by {exchange}"
-                yield Choice("exchange", what, {"expert_exchange": exchange})
+            what = f"tokens to experts by {exchange}"
+            yield Choice("exchange", what, {"expert_exchange": exchange})
 
     def _sort_gradients(self) -> Iterator[Choice]:
-        if self._reads("expert_sort_gradient") and self.plan.experts.sort_gradient != "gather":
+        if self._reads("expert_sort_gradient"):
             what = "the gradient of sorted tokens by a gather"
             yield Choice("sort", what, {"expert_sort_gradient": "gather"})
 
@@ -282,25 +274,14 @@ def changed_keys(plan: Plan, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same(old: Any, new: Any) -> bool:
     """Return True for equal values, lists and tuples alike."""
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        return tuple(old) == tuple(new)
-    return bool(old == new)
+    return bool(_without_lists(old) == _without_lists(new))
 
 
-def kernel_results(model: Architecture, plan: Plan) -> tuple[str, ...]:
-    """Return the names of what attention kernels make, which no policy of matmuls saves."""
-    ops = planned_graph(model, plan).ops
-    names = (
-        tensor.short
-        for op, _ in walk(ops)
-        if isinstance(op, Attention) and not op.backward
-        for tensor in op.outputs
-    )
-    saveable = set(saveable_names(model, plan))
-    return tuple(name for name in dict.fromkeys(names) if name in saveable)
+def _without_lists(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def saving(before: Remat, after: Remat) -> Choice:
+def other_remat(before: Remat, after: Remat) -> Choice:
     """Return the choice of another policy, in words by what it changes of the one before."""
     keys = {"remat": after.policy, "save": list(after.save), "offload": list(after.offload)}
     effort = Effort.HOST if after.offload else Effort.FLAG
@@ -320,7 +301,3 @@ def saved_words(before: Remat, after: Remat) -> str:
     named = ["the layers' inputs" if name == LAYER_IN else name for name in moved]
     parts += [f"{', '.join(named)} on the host"] if moved else []
     return ", ".join(parts) or f"saved tensors of remat {after.policy} alone"
-
-
-def _with(remat: Remat, **fields: Any) -> Remat:
-    return replace(remat, **fields)

@@ -11,9 +11,7 @@ from tpusim.results import PlanResult
 from tpusim.results.advice import ChangeKind
 from tpusim.results.proposal import Effort
 from tpusim.simulation.advice.decisions import Decisions, changed_keys
-
-COMMON_AXES = ("fsdp", "tensor")
-"""Axes that a mesh may get, as the default rules know them."""
+from tpusim.simulation.fit_moves import COMMON_AXES
 
 MOST_PLACEMENTS = 6
 """Other placements of the mesh that are tried."""

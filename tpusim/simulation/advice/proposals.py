@@ -1,16 +1,17 @@
 """Proposals from a search: each is simulated as the run file with its settings would be."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpusim.base.errors import TpusimError
+from tpusim.hardware import Placement
 from tpusim.results import PlanResult
-from tpusim.results.advice import setting
 from tpusim.results.proposal import Part, Proposal
-from tpusim.simulation.advice.decisions import Choice, changed_keys, saving
+from tpusim.results.settings import settings_of
+from tpusim.simulation.advice.decisions import Choice, changed_keys, other_remat
 from tpusim.simulation.advice.search import Search
-from tpusim.simulation.advice.trials import Candidate, Trials, keys_of, per_example
+from tpusim.simulation.advice.trials import Candidate, Trials, key_of, keys_of, per_example
 from tpusim.simulation.changed_run import run_changed
 
 
@@ -23,9 +24,14 @@ def proposals(base: PlanResult) -> tuple[Proposal, ...]:
 
 @dataclass(frozen=True)
 class _Proposals:
-    """What makes proposals of trials. base: the run as it is."""
+    """What makes proposals of candidates.
+
+    base: the run as it is.
+    known: results where they are placed, by the keys that are changed.
+    """
 
     base: PlanResult
+    known: dict[Hashable, PlanResult | None] = field(default_factory=dict)
 
     def proposal(self, candidate: Candidate) -> Proposal | None:
         """Return the proposal of a candidate; None if its own placements refuse it."""
@@ -42,7 +48,7 @@ class _Proposals:
         plan = self.base.plan.replace(**keys)
         return Proposal(
             parts=tuple(parts),
-            settings=tuple(setting(key, value) for key, value in keys.items()),
+            settings=settings_of(keys),
             plan=plan,
             pod=result.pod,
             placement=self._given(keys),
@@ -60,7 +66,7 @@ class _Proposals:
         if choice.decision == "remat":
             now = self.base.plan.remat
             policy, save, offload = (choice.keys[key] for key in ("remat", "save", "offload"))
-            choice = saving(now, replace(now, policy=policy, save=save, offload=offload))
+            choice = other_remat(now, replace(now, policy=policy, save=save, offload=offload))
         return choice._replace(keys=changed_keys(self.base.plan, choice.keys))
 
     def _gain(self, choice: Choice) -> tuple[int, float]:
@@ -75,7 +81,7 @@ class _Proposals:
         gains = per_example(self.base, before) - per_example(self.base, after)
         return Part(
             what=choice.what,
-            settings=tuple(setting(key, value) for key, value in choice.keys.items()),
+            settings=settings_of(choice.keys),
             effort=choice.effort,
             adds=gains,
             frees_bytes=before.hbm_peak_bytes - after.hbm_peak_bytes,
@@ -83,6 +89,12 @@ class _Proposals:
 
     def _placed(self, keys: Mapping[str, Any]) -> PlanResult | None:
         """Return the result of changed keys where the run file with them would be placed."""
+        key = key_of(keys)
+        if key not in self.known:
+            self.known[key] = self._simulated(keys)
+        return self.known[key]
+
+    def _simulated(self, keys: Mapping[str, Any]) -> PlanResult | None:
         base = self.base
         try:
             plan = base.plan.replace(**keys)
@@ -92,7 +104,7 @@ class _Proposals:
         except TpusimError:
             return None
 
-    def _given(self, keys: Mapping[str, Any]) -> Any:
+    def _given(self, keys: Mapping[str, Any]) -> Placement | None:
         """Return the placement that the run was given, unless the mesh is another."""
         fixed = self.base.placement_given and "mesh" not in keys
         return self.base.placement if fixed else None

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from tpusim.results import PlanResult, WayKind
 from tpusim.results.proposal import Effort
 from tpusim.simulation.advice.climb import Climb, MoreChoices
-from tpusim.simulation.advice.decisions import Choice, kernel_results
+from tpusim.simulation.advice.decisions import Choice
 from tpusim.simulation.advice.trials import Candidate, Trials
-from tpusim.simulation.fit_moves import PlanMoves
+from tpusim.simulation.fit_moves import PlanMoves, kernel_results
 
 WORTH = 0.01
 """The fraction of the step that a proposal of a higher level has to save beyond a lower one."""

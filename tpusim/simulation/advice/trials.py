@@ -1,6 +1,6 @@
 """Trials of a search for faster plans: choices that were taken together, simulated once each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ class Trials:
     """
 
     base: PlanResult
-    known: dict[Any, PlanResult | None] = field(default_factory=dict)
+    known: dict[Hashable, PlanResult | None] = field(default_factory=dict)
     most: int = MOST_TRIALS
     wanted: Candidate | None = None
 
@@ -84,7 +84,7 @@ class Trials:
         if not choices:
             return self.start
         keys = keys_of(choices)
-        key = hashable(dict(sorted(keys.items())))
+        key = key_of(keys)
         if key not in self.known:
             if self.over:
                 return None
@@ -107,6 +107,11 @@ class Trials:
             return run_changed(base, plan, base.pod, None, among=among)
         except TpusimError:
             return None
+
+
+def key_of(keys: Mapping[str, Any]) -> Hashable:
+    """Return the same for the same keys and values, in whatever order they were chosen."""
+    return hashable(dict(sorted(keys.items())))
 
 
 def keys_of(choices: Iterable[Choice]) -> dict[str, Any]:
