@@ -47,7 +47,7 @@ def _collectives(parts: TimeByOperation, rows: Sequence[OperationTime]) -> Reaso
     across = any(axis.startswith(DCN_PREFIX) for axis in axes)
     kind = ReasonKind.DCN if across else ReasonKind.TORUS if where else ReasonKind.COLLECTIVES
     busy = _busy_share(result, rows[0].label)
-    how = "the core runs nothing beside them"
+    how = "nothing runs beside them"
     if sync <= share / 2:
         hidden = max(0.0, busy - (share - sync))
         how = f"they take {busy:.1%} of the step, {hidden:.1%} of it beside work"
@@ -57,7 +57,7 @@ def _collectives(parts: TimeByOperation, rows: Sequence[OperationTime]) -> Reaso
     return Reason(
         kind=kind,
         share=share,
-        because=f"{what}{network}, of {format_bytes(moved)} a step: {how}{where}",
+        because=f"{what}{network} ({format_bytes(moved)} per step): {how}{where}",
         evidence={"share": share, "synchronous": sync, "busy": busy, "bytes": moved, **shape},
         axes=tuple(axes),
     )

@@ -81,7 +81,7 @@ def _collectives(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
     plan = result.plan
     if plan.microbatches > 1 and not plan.reduces_once:
         keys = {"gradient_reduction": "per-step"}
-        yield Remedy("gradients reduced once a step", keys)
+        yield Remedy("gradients reduced per step", keys)
     yield from _larger_microbatch(reason, result)
     for axis in reason.axes:
         if not axis.startswith(DCN_PREFIX):
@@ -133,7 +133,7 @@ def _bubble(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
         yield Remedy(f"a schedule of {more} microbatches", {"microbatches": more})
     if plan.active_schedule in ("gpipe", "1f1b"):
         keys = {"schedule": INTERLEAVED, "virtual_stages": PARTS}
-        yield Remedy(f"an interleaved schedule with {PARTS} parts of the model a stage", keys)
+        yield Remedy(f"an interleaved schedule with {PARTS} parts of the model per stage", keys)
 
 
 def _recomputation(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
