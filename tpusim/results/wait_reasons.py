@@ -1,7 +1,7 @@
 """Why the core waits: for collectives, other stages, the host, and slow parts of the slice."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tpusim.base.units import format_bytes
 from tpusim.costs import CORE, DISPATCH, HOST_LABEL, INPUT, ON_HOST, SKEW, STRAGGLERS
@@ -109,26 +109,14 @@ def _shape(result: Result, axes: Sequence[str]) -> tuple[dict[str, float], str]:
 
 def _other(parts: TimeByOperation, label: str, share: float) -> Reason | None:
     """Return why the core waits for anything but collectives; None where nothing is known."""
-    result, evidence = parts.result, {"share": share}
-    waits = f"the core waits {share:.1%} of the step"
+    result = parts.result
     if label == BUBBLE_LABEL and isinstance(result, PlanResult):
         return _bubble(result, share)
-    if label == STRAGGLERS:
-        text = f"{waits} for devices with slow parts ({result.pod.slow})"
-        return Reason(kind=ReasonKind.SLOW_PARTS, share=share, because=text, evidence=evidence)
-    if label == SKEW:
-        text = f"{waits} for the slowest of {result.pod.num_slices} slices"
-        return Reason(kind=ReasonKind.DCN, share=share, because=text, evidence=evidence)
-    if label == INPUT:
-        text = f"{waits} for its input{_starved(result)}"
-        return Reason(kind=ReasonKind.INPUT, share=share, because=text, evidence=evidence)
-    if label == DISPATCH:
-        text = f"{waits} for the host: its dispatch takes longer than the step on the devices"
-        return Reason(kind=ReasonKind.HOST, share=share, because=text, evidence=evidence)
-    if label == HOST_LABEL:
-        text = f"{waits} for what is offloaded to the host"
-        return Reason(kind=ReasonKind.HOST, share=share, because=text, evidence=evidence)
-    return None
+    if label not in _WAITS:
+        return None
+    kind, what = _WAITS[label]
+    because = f"the core waits {share:.1%} of the step for {what(result)}"
+    return Reason(kind=kind, share=share, because=because, evidence={"share": share})
 
 
 def _starved(result: Result) -> str:
@@ -150,3 +138,16 @@ def _bubble(result: PlanResult, share: float) -> Reason:
         ),
         evidence={"share": share, "microbatches": plan.microbatches, "stages": plan.stages},
     )
+
+
+_WAITS: Mapping[str, tuple[ReasonKind, Callable[[Result], str]]] = {
+    STRAGGLERS: (ReasonKind.SLOW_PARTS, lambda r: f"devices with slow parts ({r.pod.slow})"),
+    SKEW: (ReasonKind.DCN, lambda r: f"the slowest of {r.pod.num_slices} slices"),
+    INPUT: (ReasonKind.INPUT, lambda r: f"its input{_starved(r)}"),
+    DISPATCH: (
+        ReasonKind.HOST,
+        lambda r: "the host: its dispatch takes longer than the step on the devices",
+    ),
+    HOST_LABEL: (ReasonKind.HOST, lambda r: "what is offloaded to the host"),
+}
+"""What the core waits for besides collectives, by the label of the time: its kind, and words."""
