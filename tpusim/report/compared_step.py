@@ -134,6 +134,9 @@ def _check(written: Any) -> None:
     for key in ("slice", "placement"):
         if not isinstance(written.get(key), dict):
             raise FileError(_no_result(key, written))
+    for key in ("chip", "topology"):
+        if not isinstance(written["slice"].get(key), str):
+            raise FileError(_no_result(key, written["slice"], "slice."))
 
 
 def _is_number(value: Any) -> bool:
@@ -144,8 +147,9 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _no_result(key: str, written: Mapping[str, Any]) -> str:
-    fault = f"{key} is {shown(written[key])}" if key in written else f"it has no {key}"
+def _no_result(key: str, written: Mapping[str, Any], table: str = "") -> str:
+    name = f"{table}{key}"
+    fault = f"{name} is {shown(written[key])}" if key in written else f"it has no {name}"
     return f"not a result of a simulation, as {fault}; give {_WANTED}"
 
 

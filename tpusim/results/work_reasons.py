@@ -131,7 +131,7 @@ def _narrow_matmuls(parts: TimeByOperation) -> Iterator[Reason]:
     lost = 0.0
     for row, work in found:
         name, side = min((("m", work.m), ("k", work.k), ("n", work.n)), key=lambda each: each[1])
-        if _is_wide(work, float(side), device):
+        if not side or _is_wide(work, float(side), device):
             continue
         now, wide = work_seconds(work, device), work_seconds(_widened(work, name), device)
         more = max(0.0, 1 - float(wide) / TIMES_WIDER / float(now)) * row.picoseconds
