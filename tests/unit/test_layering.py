@@ -18,15 +18,15 @@ import tpusim
 ROOT = Path(tpusim.__file__).parent
 ROWS = (
     {"base"},
-    {"hardware", "graph", "program"},
+    {"hardware", "graph", "program", "traffic"},
     {"accuracy", "network", "models", "plan"},
     {"partition", "costs", "compiler"},
-    {"xla", "lowering", "engine", "profiles"},
+    {"xla", "lowering", "engine", "profiles", "server"},
     {"frames"},
     {"pipeline"},
     {"results"},
     {"simulation"},
-    {"bounds", "training", "export"},
+    {"bounds", "training", "serving", "export"},
     {"compiler_check"},
     {"report", "sweeps"},
     {"searches", "diagnosis"},
@@ -40,7 +40,7 @@ ROW |= {"": ROW["simulation"], "__version__": -1}
 """`import tpusim` reaches all that its front door names; the version is above everything."""
 
 ROOMS = {
-    "simpy": {"engine"},
+    "simpy": {"engine", "server"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "markupsafe": {"report"},

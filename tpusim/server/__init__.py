@@ -1,0 +1,6 @@
+"""A server of requests in time: its scheduler, its cache of pages, and its replicas."""
+
+from tpusim.server.policy import Policy as Policy
+from tpusim.server.served import Served as Served
+from tpusim.server.step_load import StepCosts as StepCosts
+from tpusim.server.step_load import StepLoad as StepLoad

@@ -1,0 +1,48 @@
+"""The policy of a serving engine: its limits, its scheduler, and its host."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Priority: TypeAlias = Literal["decode", "prefill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How an engine schedules the requests of one replica.
+
+    engine, version: whose policy it is, in words.
+    max_num_seqs: sequences that run at a time, of each data-parallel rank.
+    max_num_batched_tokens: tokens of a step, of each data-parallel rank.
+    ranks: data-parallel ranks of the replica, each with requests and pages of its own. They step
+        together.
+    max_model_len: tokens of a sequence, prompt and output; 0 for no limit.
+    page_size: tokens of a page of the cache.
+    pages: pages of each rank.
+    chunked_prefill: a prompt may be computed in several steps.
+    mixed: prompts and decoding sequences share steps; otherwise a step has one kind.
+    priority: who is scheduled first, sequences that decode or prompts.
+    prefix_cache: pages of equal prefixes are computed once.
+    host_ps: time of the host between two steps, with which no device computes.
+    step_host_ps: time of the host for a step while the devices compute; no step is shorter.
+    request_ps: time of the host before a request is scheduled (HTTP, tokens), and after it.
+    drafted: tokens that speculation drafts for each sequence and step; 0 for none.
+    accepted: mean tokens of a step and sequence with speculation, at most `drafted + 1`.
+    """
+
+    engine: str = ""
+    version: str = ""
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    ranks: int = 1
+    max_model_len: int = 0
+    page_size: int = 128
+    pages: int
+    chunked_prefill: bool = True
+    mixed: bool = True
+    priority: Priority = "decode"
+    prefix_cache: bool = False
+    host_ps: int = 0
+    step_host_ps: int = 0
+    request_ps: int = 0
+    drafted: int = 0
+    accepted: float = 1.0
