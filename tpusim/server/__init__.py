@@ -2,5 +2,6 @@
 
 from tpusim.server.policy import Policy as Policy
 from tpusim.server.served import Served as Served
+from tpusim.server.served import Spans as Spans
 from tpusim.server.step_load import StepCosts as StepCosts
 from tpusim.server.step_load import StepLoad as StepLoad
