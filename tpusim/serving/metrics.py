@@ -39,7 +39,9 @@ class Metric(NamedTuple):
 TIMES: Mapping[str, Metric] = {
     "ttft": Metric("TTFT", "s", "first token received - request sent"),
     "tpot": Metric(
-        "TPOT", "s", "(last token - first token) / (output tokens - 1), of requests with two or more"
+        "TPOT",
+        "s",
+        "(last token - first token) / (output tokens - 1), of requests with two or more",
     ),
     "itl": Metric("ITL", "s", "time between two tokens of a request, of all pairs of all requests"),
     "e2e": Metric("end to end", "s", "last token received - request sent"),
