@@ -13,7 +13,7 @@ from tpusim.results import Fit, Result, entry
 from tpusim.results.answers import need_words
 from tpusim.results.unit_cost import UnitCost
 from tpusim.server import Policy, Served
-from tpusim.serving.metrics import TIMES, Distribution, ServingMetrics, measure
+from tpusim.serving.metrics import TIMES, ServingMetrics, measure
 from tpusim.serving.saturation import Load, load_of
 from tpusim.serving.server_time import ServerTime, bounds_of, time_of
 from tpusim.traffic import Traffic
@@ -187,7 +187,7 @@ class ServingResult(ShortRepr):
         if fullest is not None and fullest.fit is not Fit.FITS:
             yield from entry(fullest.fit.upper(), f"needs {need_words(fullest)}")
         if self.saturated:
-            yield from entry(SATURATED.upper(), self._saturation())
+            yield from entry(SATURATED.upper(), self.saturation)
         yield from entry("serving", f"{self.title} ({self.chips} chip{'s' * (self.chips > 1)})")
         yield from entry("traffic", self._traffic())
         yield ""
@@ -208,7 +208,9 @@ class ServingResult(ShortRepr):
         yield ""
         yield from self._details()
 
-    def _saturation(self) -> str:
+    @property
+    def saturation(self) -> str:
+        """The rates that arrive and start, in words, of a saturated server."""
         load = self.load
         return (
             f"{load.offered:,.3g} requests/s arrive, and {load.sustainable:,.3g} requests/s start; "
@@ -231,9 +233,11 @@ class ServingResult(ShortRepr):
     def _latency_rows(self) -> Iterator[tuple[str, ...]]:
         yield "latency", "p50", "p90", "p95", "p99", "mean", "maximum"
         for key, metric in TIMES.items():
-            yield f"  {metric.title}", *self._cells(key, self.metrics.times[key])
+            yield f"  {metric.title}", *self.shown_times(key)
 
-    def _cells(self, key: str, found: Distribution) -> tuple[str, ...]:
+    def shown_times(self, key: str) -> tuple[str, ...]:
+        """Return the percentiles, the mean and the maximum of a metric of `TIMES`, as printed."""
+        found = self.metrics.times[key]
         if self.saturated and key in WAITED:
             return (SATURATED,)
         shown = (found.p50, found.p90, found.p95, found.p99, found.mean, found.maximum)
@@ -267,17 +271,24 @@ class ServingResult(ShortRepr):
         queue = f"; requests wait {waits:.1%} of their time in the queue" * (not self.saturated)
         return ", ".join([f"{first} of the time in steps", *others]) + queue
 
-    def _details(self) -> Iterator[str]:
+    @property
+    def engine_words(self) -> str:
+        """The engine, its version and its limits, in words."""
         policy = self.policy
-        yield from entry("plan", str(self.plan))
-        name = " ".join(filter(None, (policy.engine, policy.version))) or "an engine"
-        yield from entry(
-            "engine",
+        name = " ".join(filter(None, (policy.engine, policy.version))) or "no name"
+        ranks = f" on each of {policy.ranks} ranks" if policy.ranks > 1 else ""
+        return (
             f"{name}: up to {policy.max_num_seqs:,} sequences and "
-            f"{policy.max_num_batched_tokens:,} tokens a step",
+            f"{policy.max_num_batched_tokens:,} tokens a step{ranks}"
         )
-        for head, step in (("prefill step", self.prefill), ("decode step", self.decode)):
+
+    def _details(self) -> Iterator[str]:
+        yield from entry("plan", str(self.plan))
+        yield from entry("engine", self.engine_words)
+        for head, step in (("prefill", self.prefill), ("decode", self.decode)):
             if step is not None:
-                yield from entry(head, f"{format_seconds(step.step_time_s)}; {step.rates}")
+                yield from entry(
+                    head, f"a step of {format_seconds(step.step_time_s)}; {step.rates}"
+                )
         for note in self.notes:
             yield from entry("note", note)
