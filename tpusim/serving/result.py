@@ -75,7 +75,7 @@ class ServingResult(ShortRepr):
             policy=policy,
             replicas=replicas,
             metrics=measure(served, pages=policy.pages * policy.ranks, replicas=replicas),
-            load=load_of(served, traffic.users),
+            load=load_of(served, traffic.rate, traffic.users),
             time=time_of(served, policy.host_ps, replicas),
             **own,
         )
@@ -165,7 +165,7 @@ class ServingResult(ShortRepr):
             "replicas": self.replicas,
             "plan": str(self.plan),
             "engine": {"name": self.policy.engine, "version": self.policy.version},
-            "traffic": self.traffic.said,
+            "traffic": str(self.traffic),
             "saturated": self.saturated,
             "offered_requests_per_s": self.load.offered,
             "sustainable_requests_per_s": self.load.sustainable,
@@ -213,21 +213,20 @@ class ServingResult(ShortRepr):
         """The rates that arrive and start, in words, of a saturated server."""
         load = self.load
         return (
-            f"{load.offered:,.3g} requests/s arrive, and {load.sustainable:,.3g} requests/s start; "
-            "waiting times grow as long as requests arrive"
+            f"{number(load.offered)} requests/s arrive, and {number(load.sustainable)} requests/s "
+            "start: waiting times grow as long as requests arrive"
         )
 
     def _traffic(self) -> str:
-        count, seconds = self.metrics.requests, format_seconds(self.metrics.duration_s)
-        counted = f"{count:,} request{'s' * (count != 1)} in {seconds}, all of them counted"
-        return "; ".join(filter(None, (self.traffic.said, counted)))
+        seconds = format_seconds(self.metrics.duration_s)
+        return f"{self.traffic}; all count, and took {seconds}"
 
     def _throughput(self) -> str:
         numbers = self.metrics.numbers
         return (
-            f"{numbers['requests_per_s']:,.4g} requests/s, "
-            f"{numbers['input_tokens_per_s']:,.4g} tokens/s in, "
-            f"{numbers['output_tokens_per_s']:,.4g} tokens/s out"
+            f"{number(numbers['requests_per_s'])} requests/s, "
+            f"{number(numbers['input_tokens_per_s'])} tokens/s in, "
+            f"{number(numbers['output_tokens_per_s'])} tokens/s out"
         )
 
     def _latency_rows(self) -> Iterator[tuple[str, ...]]:
@@ -292,3 +291,12 @@ class ServingResult(ShortRepr):
                 )
         for note in self.notes:
             yield from entry("note", note)
+
+
+def number(value: float) -> str:
+    """Return a rate with three digits, and whole from 100 on.
+
+    >>> number(3.14159), number(12345.6)
+    ('3.14', '12,346')
+    """
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"

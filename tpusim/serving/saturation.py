@@ -8,14 +8,13 @@ from numpy.typing import NDArray
 from tpusim.server import Served
 from tpusim.serving.metrics import PICO
 
-MOST_BLOCKS, LEAST_ARRIVALS = 32, 4
-"""Parts of the second half of the arrivals at most, and the arrivals of each at least."""
+MOST_BLOCKS, LEAST_REQUESTS = 32, 4
+"""Parts of the second half of the requests at most, and the requests of each at least."""
 
-SIGMAS = 3.0
-"""Standard errors by which the queue grows at least."""
+SIGMAS, LEAST_EXCESS = 3.0, 0.01
+"""Standard errors, and the fraction, by which more requests arrive than start at least."""
 
-LEAST_GROWTH = 0.01
-"""Requests that the queue grows by at least, for each that arrives."""
+_UNKNOWN = float("nan")
 
 
 class Load(NamedTuple):
@@ -23,46 +22,56 @@ class Load(NamedTuple):
 
     offered: the rate at which requests arrive; infinite where all arrive at once.
     sustainable: the rate at which requests start while others wait; NaN unless `saturated`.
-    growth: requests by which the queue grows, for each that arrives.
-    saturated: the queue grows as long as requests arrive, so that waiting times depend on how long
-        that is.
+    saturated: more requests arrive than start, so that waiting times depend on how long that lasts.
     """
 
     offered: float
-    sustainable: float
-    growth: float
-    saturated: bool
+    sustainable: float = _UNKNOWN
+    saturated: bool = False
 
 
-def load_of(served: Served, users: int = 0) -> Load:
+def load_of(served: Served, rate: float = 0.0, users: int = 0) -> Load:
     """Return the load of a server.
 
-    Over the second half of the arrivals, cut into up to `MOST_BLOCKS` parts of equally many, the
-    queue (requests sent and not yet in a step) grows by some number in each part. A server is
-    saturated where the mean of these is more than `SIGMAS` standard errors above 0 and more than
-    `LEAST_GROWTH` of the arrivals. A queue that is stable has no such trend, as what it gains it
-    loses again. Requests that all arrive at once, and those of `users` who wait for their answers
-    (a closed loop), saturate nothing.
+    Only a server whose queue is empty at no border between up to `MOST_BLOCKS` parts of the second
+    half of the arrivals can be saturated. It is where the rate at which requests start is less than
+    that at which they arrive, by more than `LEAST_EXCESS` and `SIGMAS` standard errors. The rate
+    that starts is that from the median arrival to the start of the last request, while others
+    wait. The rate that arrives is `rate`, without an error; where none is known, it is that of the
+    second half of the arrivals, and the test is on the growth of the queue from part to part.
+    Requests that all arrive at once, and those of `users` who wait for their answers (a closed
+    loop), saturate nothing.
+
+    rate: mean requests that arrive in a second; 0 where it is not known.
     """
-    sent = np.sort(served.arrival_ps)
+    sent, scheduled = np.sort(served.arrival_ps), np.sort(served.scheduled_ps)
     count = len(sent)
     span = float(sent[-1] - sent[0]) * PICO if count else 0.0
-    offered = (count - 1) / span if span else float("inf")
-    blocks = min(MOST_BLOCKS, count // 2 // LEAST_ARRIVALS)
-    if users or not span or blocks < LEAST_ARRIVALS:
-        return Load(offered, float("nan"), 0.0, False)
-    scheduled = np.sort(served.scheduled_ps)
+    offered = rate or ((count - 1) / span if span else float("inf"))
+    blocks = min(MOST_BLOCKS, count // 2 // LEAST_REQUESTS)
+    if users or not span or blocks < LEAST_REQUESTS:
+        return Load(offered)
     edges = np.linspace(count // 2, count - 1, blocks + 1).astype(np.int64)
     waiting = edges + 1 - np.searchsorted(scheduled, sent[edges], side="right")
-    steps = np.diff(waiting)
-    mean, error = float(steps.mean()), float(steps.std(ddof=1)) / blocks**0.5
-    growth = mean * blocks / float(edges[-1] - edges[0])
-    saturated = mean > SIGMAS * error and growth > LEAST_GROWTH
-    rate = _started_rate(scheduled, int(sent[edges[0]])) if saturated else float("nan")
-    return Load(offered, rate, growth, saturated)
+    if waiting.min() < 1:
+        return Load(offered)
+    starts = scheduled[np.searchsorted(scheduled, sent[edges[0]], side="right") - 1 :]
+    sustainable, error = _rate(starts)
+    excess = offered / sustainable - 1
+    if not rate:
+        growth = np.diff(waiting) / np.diff(edges)
+        excess, error = float(growth.mean()), float(growth.std(ddof=1)) / blocks**0.5
+    if excess <= max(LEAST_EXCESS, SIGMAS * error):
+        return Load(offered)
+    return Load(offered, sustainable, saturated=True)
 
 
-def _started_rate(scheduled: NDArray[np.int64], since: int) -> float:
-    """Return the requests that start in a second, from a moment to the start of the last one."""
-    before = int(np.searchsorted(scheduled, since, side="right"))
-    return float(len(scheduled) - before) / (float(scheduled[-1] - since) * PICO)
+def _rate(starts: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the starts in a second, and the relative standard error of this rate."""
+    blocks = max(min(MOST_BLOCKS, len(starts) // LEAST_REQUESTS), 2)
+    edges = np.linspace(0, len(starts) - 1, blocks + 1).astype(np.int64)
+    times = np.diff(starts[edges]) * PICO / np.maximum(np.diff(edges), 1)
+    mean = float(starts[-1] - starts[0]) * PICO / max(len(starts) - 1, 1)
+    if not mean:
+        return float("inf"), 0.0
+    return 1 / mean, float(times.std(ddof=1)) / mean / blocks**0.5

@@ -6,9 +6,10 @@ from tpusim.base.plain_text import plain
 from tpusim.base.units import format_dollars, format_seconds
 from tpusim.report.html.headline import LEAST_LIMIT, LIMITS_SHOWN, VERDICTS, Answer, Fact
 from tpusim.report.html.page import svg_source, template
+from tpusim.results import Fit
 from tpusim.results.answers import need_words
 from tpusim.serving import NUMBERS, TIMES, ServingResult
-from tpusim.serving.result import JOULES_A_KWH, MILLION
+from tpusim.serving.result import JOULES_A_KWH, MILLION, number
 
 FIGURES = {
     "server": "Requests that wait, sequences that decode and the share of the cache that is taken, "
@@ -16,6 +17,9 @@ FIGURES = {
     "requests": "When each of some requests waits, when it is prefilled, and when it decodes",
 }
 """The figures of the page, and what each shows."""
+
+
+GOOD = {Fit.FITS: True, Fit.BORDERLINE: None, Fit.TOO_LARGE: False}
 
 
 def serving_page(result: ServingResult, figures: Mapping[str, bytes]) -> str:
@@ -27,7 +31,7 @@ def serving_page(result: ServingResult, figures: Mapping[str, bytes]) -> str:
         title=plain(result.title),
         chips=result.chips,
         saturated=result.saturated,
-        traffic=result.traffic.said,
+        traffic=str(result.traffic),
         answers=list(_answers(result)),
         facts=list(_facts(result)),
         heads=("p50", "p90", "p95", "p99", "mean", "maximum"),
@@ -48,10 +52,10 @@ def serving_page(result: ServingResult, figures: Mapping[str, bytes]) -> str:
 def _answers(result: ServingResult) -> Iterator[Answer]:
     numbers, times = result.metrics.numbers, result.metrics.times
     rates = (
-        f"{numbers['requests_per_s']:,.4g} requests/s",
-        f"{numbers['input_tokens_per_s']:,.4g} tokens/s in",
+        f"{number(numbers['requests_per_s'])} requests/s",
+        f"{number(numbers['input_tokens_per_s'])} tokens/s in",
     )
-    speed = f"{numbers['output_tokens_per_s']:,.4g} tokens/s out"
+    speed = f"{number(numbers['output_tokens_per_s'])} tokens/s out"
     yield Answer("How much does it answer?", speed, rates)
     tpot = f"TPOT {format_seconds(times['tpot'].p50)}, p99 {format_seconds(times['tpot'].p99)}"
     if result.saturated:
@@ -64,7 +68,7 @@ def _answers(result: ServingResult) -> Iterator[Answer]:
     if fullest is not None:
         cache = f"the cache holds {result.cache_tokens:,} tokens"
         about = (need_words(fullest), cache)
-        yield Answer("Does it fit?", VERDICTS[fullest.fit], about, good=fullest.fits)
+        yield Answer("Does it fit?", VERDICTS[fullest.fit], about, good=GOOD[fullest.fit])
     bars = [each for each in result.bounds.items() if each[1] >= LEAST_LIMIT][:LIMITS_SHOWN]
     if bars:
         yield Answer("What bounds it?", bars[0][0], ("shares of the time in steps",), tuple(bars))
