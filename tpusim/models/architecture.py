@@ -169,6 +169,11 @@ class Architecture(metaclass=_ArchitectureClass):
         return cls(**{"name": name, **found, **changes})
 
     @property
+    def served(self) -> Self:
+        """The model as a server runs it, without what only training has."""
+        return self
+
+    @property
     def parameter_count(self) -> int:
         """The number of weights."""
         return _smallest(self).parameter_count
