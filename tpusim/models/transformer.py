@@ -363,7 +363,7 @@ class _Pattern:
         form = AttentionForm(
             causal=self.model.causal,
             fused=own.kernel == "flash",
-            window=window if window < w.extent("seq") else 0,
+            window=window if self.choices.cached or window < w.extent("seq") else 0,
             rotary=own.rotary,
             qk_norm=own.qk_norm,
             qk_norm_heads=own.qk_norm_heads,

@@ -26,7 +26,7 @@ from tpusim.graph import (
 )
 from tpusim.hardware import Slice
 from tpusim.lowering import BodyChoices
-from tpusim.models import Architecture
+from tpusim.models import Architecture, GraphChoices
 from tpusim.partition import distinct_drops, partition_graph, resolve_rules
 from tpusim.pipeline.planned_step import PlannedStep
 from tpusim.plan import Rule, ServingPlan, Sharding
@@ -103,7 +103,7 @@ def serving_graph(
 
 @lru_cache(maxsize=32)
 def _forward(model: Architecture, ranks: int, tokens: int) -> Graph:
-    return model.graph(batch=ranks, seq_len=tokens)
+    return model.graph(batch=ranks, seq_len=tokens, choices=GraphChoices(cached=True))
 
 
 def _with_heads_for_all(graph: Graph, plan: ServingPlan) -> Graph:

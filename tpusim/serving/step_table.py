@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tpusim.base.errors import PlanError
 from tpusim.costs.cached_attention import CachedAttentionRates
+from tpusim.costs.program_costs import slowest_chip
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
@@ -43,8 +44,7 @@ class StepTable:
     row_buckets: Sequence[int]
     drafted: int = 1
     _bases: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
-    _kernels: tuple[tuple[int, CachedAttentionRates], ...] = field(default=(), init=False)
-    _decodes: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    _kernels: tuple[tuple[float, CachedAttentionRates], ...] = field(default=(), init=False)
 
     def step(self, load: StepLoad) -> PlanResult:
         """Simulate one step of a load, in the arrays of its bucket."""
@@ -84,7 +84,7 @@ class StepTable:
 
     def _attention(self, load: StepLoad) -> int:
         given = AttentionLoad(*load)
-        found = sum(trips * rates.seconds(given) for trips, rates in self._kernels)
+        found = sum(times * rates.seconds(given) for times, rates in self._kernels)
         return picoseconds(found)
 
     def _base(self, load: StepLoad) -> int:
@@ -99,9 +99,9 @@ class StepTable:
         shape = StepShape(tokens=tokens, rows=rows, drafted=self.drafted)
         nothing = StepLoad(0, 0)
         result = serve_step(self.model, self.plan, self.pod, nothing, shape)
-        device = self.pod.chip.device
+        device, slowest = self.pod.chip.device, slowest_chip(self.pod)
         self._kernels = tuple(
-            (trips, CachedAttentionRates.of(op.work, device))
+            (trips * slowest, CachedAttentionRates.of(op.work, device))
             for op, trips in walk_ops(result.program.body)
             if isinstance(op, Compute) and isinstance(op.work, CachedAttentionWork)
         )
