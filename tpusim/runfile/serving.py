@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpusim.base.errors import TrafficError, nearest
+from tpusim.base.errors import PlanError, TrafficError, blame, nearest
 from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import check_positive
+from tpusim.runfile.serving_fields import KINDS, LENGTH_ADVICE, SERVING_CHOICES
 
 if TYPE_CHECKING:
     from tpusim.hardware import Slice
@@ -20,24 +22,8 @@ SERVING, TRAFFIC = "serving", "traffic"
 
 DEFAULT_ENGINE = "vllm-tpu"
 
-_LENGTHS = ("prompt", "output", "pairs")
-_DRAWN = ("requests", "seed", *_LENGTHS)
-KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "poisson": (("rate",), _DRAWN),
-    "gamma": (("rate", "burstiness"), _DRAWN),
-    "constant": (("rate",), _DRAWN),
-    "burst": ((), _DRAWN),
-    "closed_loop": (("users",), _DRAWN),
-    "trace": (("path",), ("requests", "window", "rate_scale")),
-}
-"""For each kind of traffic the keys that it needs, and others that it takes."""
-
 _TWO_NUMBERS = ("uniform", "vllm", "inferencex")
 _LOG_NORMAL = ("median", "mean", "p90", "p99", "most")
-LENGTH_ADVICE = (
-    "tokens, such as 1024, or a distribution: { uniform = [512, 2048] }, { vllm = [1024, 0.5] }, "
-    "{ inferencex = [1024, 0.8] } or { median = 600, p99 = 4000 }"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +64,16 @@ class TrafficKeys:
         needed, others = KINDS[self.kind]
         for key, value in self.given().items():
             if key not in (*needed, *others):
-                kinds = " or ".join(kind for kind, each in KINDS.items() if key in (*each[0], *each[1]))
+                has = [repr(kind) for kind, each in KINDS.items() if key in (*each[0], *each[1])]
                 raise TrafficError(
                     f"traffic.{key} is {shown(value)}, which traffic of the kind {self.kind} does "
-                    f'not have; leave it out, or write kind = "{kinds}"'
+                    f"not have; leave it out, or write kind = {' or '.join(has)}"
                 )
         for key in needed:
             if key not in self.given():
-                raise TrafficError(f"traffic.{key} is missing, which {self.kind} needs")
+                raise TrafficError(
+                    f"traffic.{key} is missing; traffic of the kind {self.kind} needs it"
+                )
         if self.kind != "trace":
             self._check_drawn()
         if self.window is not None and len(self.window) != 2:
@@ -122,14 +110,15 @@ class TrafficKeys:
             return Traffic.read(given.pop("path"), **given)
         for key in ("prompt", "output"):
             if key in given:
-                given[key] = _length(f"traffic.{key}", given[key])
+                with blame(f"traffic.{key}"):
+                    given[key] = _length(given[key])
         if self.pairs:
             given["pairs"] = Traffic.read(folder / self.pairs)
         made: Traffic = getattr(Traffic, self.kind)(**given)
         return made
 
 
-def _length(where: str, given: int | Mapping[str, Any]) -> "Length":
+def _length(given: int | Mapping[str, Any]) -> "Length":
     """Return a length, or the distribution that a table says. Raise TrafficError for another."""
     from tpusim.traffic import Lengths
 
@@ -143,7 +132,9 @@ def _length(where: str, given: int | Mapping[str, Any]) -> "Length":
         if isinstance(values, list) and len(values) == 2:
             found: Length = getattr(Lengths, names[0])(*values)
             return found
-    raise TrafficError(f"{where} is {shown(dict(given))} of {', '.join(names)}; write {LENGTH_ADVICE}")
+    raise TrafficError(
+        f"the length is a table of {', '.join(names) or 'nothing'}; write {LENGTH_ADVICE}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +176,10 @@ def server_of(
     keys = dict(given)
     replicas = keys.pop("replicas", 1)
     check_positive("serving.replicas", replicas)
+    _check_priority(keys.get("priority"))
+    for key in ("host_s", "step_host_s", "request_s"):
+        if not isfinite(keys.get(key, 0.0)):
+            raise PlanError(f"serving.{key} is {keys[key]}; write seconds, such as 0.002")
     name, version = keys.pop("engine", DEFAULT_ENGINE), keys.pop("version", "")
     both = ("page_size", "memory_fraction")
     of_plan = {each.name for each in fields(ServingPlan)}
@@ -194,6 +189,12 @@ def server_of(
     planned.setdefault("page_size", engine.page_tokens())
     planned.setdefault("memory_fraction", engine.memory_fraction)
     return ServingPlan(**planned), engine, replicas
+
+
+def _check_priority(priority: str | None) -> None:
+    words = SERVING_CHOICES["serving", "priority"]
+    if priority not in (None, *words):
+        raise PlanError(f"serving.priority is {priority!r}; {nearest(str(priority), words)}")
 
 
 def traffic_of(given: Mapping[str, Any]) -> TrafficKeys:
