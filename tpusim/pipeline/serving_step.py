@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from tpusim.base.errors import PlanError
 from tpusim.frames import ForwardFrame, sizes_of
@@ -21,15 +20,23 @@ from tpusim.graph import (
     Graph,
     Tensor,
     cached_pass,
+    plain_dim,
     walk,
     with_repeated_keys,
 )
 from tpusim.hardware import Slice
 from tpusim.lowering import BodyChoices
 from tpusim.models import Architecture, GraphChoices
-from tpusim.partition import distinct_drops, partition_graph, resolve_rules
+from tpusim.partition import (
+    Layout,
+    ShardingRules,
+    distinct_drops,
+    partition_graph,
+    resolve_rules,
+)
 from tpusim.pipeline.planned_step import PlannedStep
-from tpusim.plan import Rule, ServingPlan, Sharding
+from tpusim.plan import Axes, ServingPlan, Sharding
+from tpusim.plan.serving_plan import ATTENTION_DATA, DATA, TENSOR
 from tpusim.server.step_load import StepLoad
 
 
@@ -59,9 +66,10 @@ def serving_step(
     Raise PlanError for a plan that the model does not admit.
     """
     graph = serving_graph(model, plan, load, shape)
-    sharding = _annotated(plan, graph)
+    sharding = _with_rules_of_cache(plan)
     inner = plan.step_plan(plan.ranks, shape.tokens, sharding)
-    rules = resolve_rules(sharding, graph)
+    found = resolve_rules(sharding, graph)
+    rules = replace(found, fixed=tuple(_fixed_layouts(plan, graph, found)))
     partitioned = partition_graph(graph, sharding, rules)
     choices = BodyChoices(sharding, inner.numerics, inner.compiler)
     sizes = sizes_of(graph, choices)
@@ -115,47 +123,57 @@ def _with_heads_for_all(graph: Graph, plan: ServingPlan) -> Graph:
     return with_repeated_keys(graph, heads)
 
 
-def _annotated(plan: ServingPlan, graph: Graph) -> Sharding:
-    """Return the sharding of a plan, with the layouts that rules cannot say.
-
-    Kernels and caches: tokens over the ranks and over `kernel_axes`. Where the tokens of a rank
-    leave the axis of its ranks for a matmul over it, its results have none of it.
-    """
+def _with_rules_of_cache(plan: ServingPlan) -> Sharding:
+    """Return the sharding of a plan with the rules of dimensions that only a cache has."""
+    ranks = plan.over("data", "attn_data")
+    own = {f"act_{ROWS}": plan.token_axes[len(ranks) :], f"act_{CACHED}": ranks}
     sharding = plan.sharding
-    ranks, wide = plan.over("data", "attn_data"), plan.over("attn_data")
-    annotate: dict[str, tuple[Rule, ...]] = {}
+    return replace(sharding, rules={**sharding.rules, **own})
+
+
+def _fixed_layouts(
+    plan: ServingPlan, graph: Graph, rules: ShardingRules
+) -> Iterator[tuple[str, Layout]]:
+    """Yield the layouts of tensors that rules by dimension cannot give.
+
+    Kernels and caches: tokens over the ranks and over `kernel_axes`. Tensors that are divided over
+    the axis of data-parallel attention: all tokens of its ranks.
+    """
+    within = plan.kernel_axes(graph.sizes["seq"])
     for op, _ in walk(graph.ops):
         if isinstance(op, CachedAttention):
-            annotate.update(_kernel_layouts(op, plan, ranks))
-        elif wide:
-            outs = (t for t in op.outputs if _divided_by_all(t))
-            annotate.update((t.name, _without_ranks(t, plan, sharding)) for t in outs)
-    rules = {f"act_{ROWS}": plan.token_axes[len(ranks) :], f"act_{CACHED}": ranks}
-    return replace(sharding, annotate=annotate, rules={**sharding.rules, **rules})
+            yield from _kernel_layouts(op, plan, within)
+        elif plan.over(ATTENTION_DATA):
+            yield from ((t.name, _gathered(t, plan, rules)) for t in op.outputs if _of_all(t))
 
 
 def _kernel_layouts(
-    op: CachedAttention, plan: ServingPlan, ranks: tuple[str, ...]
-) -> Iterator[tuple[str, tuple[Rule, ...]]]:
+    op: CachedAttention, plan: ServingPlan, within: Axes
+) -> Iterator[tuple[str, Layout]]:
     """Yield the layouts of the tensors of a kernel."""
-    within = plan.kernel_axes
-    heads: Rule = None if within else plan.over("tensor")
+    ranks = plan.over(DATA, ATTENTION_DATA)
+    heads = () if within or plan.gather_weights else plan.over(TENSOR)
     for tensor in (op.query, op.key, op.value, op.output):
-        yield tensor.name, (ranks, within, heads, None)
+        yield tensor.name, (ranks, within, heads, ())
     for state in (op.cached_key, op.cached_value):
-        yield state.name, ((*ranks, *within), heads, None)
+        yield state.name, ((*ranks, *within), heads, ())
 
 
-_OF_ALL = ("mlp", "shared_mlp", "vocab", "expert_mlp", "expert")
+_DIVIDED_BY_ALL = ("mlp", "shared_mlp", "vocab", "expert_mlp", "expert")
 
 
-def _divided_by_all(tensor: Tensor) -> bool:
-    return any(dim in _OF_ALL for dim in tensor.dims) and tensor.dims[0] == "batch"
+def _of_all(tensor: Tensor) -> bool:
+    wide = any(plain_dim(dim) in _DIVIDED_BY_ALL for dim in tensor.dims)
+    return wide and tensor.dims[0] == "batch"
 
 
-def _without_ranks(tensor: Tensor, plan: ServingPlan, sharding: Sharding) -> tuple[Rule, ...]:
-    """Return the layout of a tensor whose tokens are gathered over `attn_data`."""
-    layout: list[Rule] = [plan.over("data")]
-    rules: dict[str, Any] = dict(sharding.rules)
-    layout += [rules.get(f"act_{dim}", ()) for dim in tensor.dims[1:]]
+def _gathered(tensor: Tensor, plan: ServingPlan, rules: ShardingRules) -> Layout:
+    """Return the layout of a tensor with all tokens of the ranks of `attn_data`."""
+    table = dict(rules.table)
+    taken: set[str] = set(plan.over(DATA))
+    layout = [plan.over(DATA)]
+    for dim in tensor.dims[1:]:
+        axes = tuple(a for a in table.get(f"act_{dim}", ()) if a not in taken)
+        taken.update(axes)
+        layout.append(axes)
     return tuple(layout)

@@ -111,12 +111,17 @@ class ServingPlan:
             return self.over(*SERVING_AXES)
         return self.over(DATA, ATTENTION_DATA)
 
-    @property
-    def kernel_axes(self) -> Axes:
-        """The axes that divide the sequences of a rank further within attention kernels."""
-        if self.gather_weights:
-            return self.over(TENSOR, EMBED)
-        return self.over(TENSOR, EMBED) if self.attention == "tokens" else ()
+    def kernel_axes(self, tokens: int) -> Axes:
+        """Return the axes that divide the sequences of a rank further within attention kernels.
+
+        tokens: of a rank. The axes divide them; those with the most devices are chosen.
+        """
+        if not self.gather_weights and self.attention == "heads":
+            return ()
+        axes = self.over(TENSOR, EMBED)
+        choices = [axes, axes[:1], axes[1:]]
+        fit = [one for one in choices if tokens % prod(self.mesh[axis] for axis in one) == 0]
+        return max(fit, key=lambda one: prod(self.mesh[axis] for axis in one), default=())
 
     @property
     def sharding(self) -> Sharding:
