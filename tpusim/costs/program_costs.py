@@ -16,6 +16,7 @@ import numpy as np
 
 from tpusim.base.phase import Phase
 from tpusim.costs.attention import attention_seconds
+from tpusim.costs.cached_attention import cached_attention_seconds
 from tpusim.costs.compute import (
     estimate_seconds,
     group_seconds,
@@ -51,6 +52,7 @@ from tpusim.hardware import Chip, Device, Placement, Slice
 from tpusim.program import (
     AttentionWork,
     Barrier,
+    CachedAttentionWork,
     Call,
     Collective,
     CombinedWork,
@@ -76,6 +78,7 @@ _SECONDS_OF: Mapping[type, Callable[..., Number]] = {
     MatmulWork: step_matmul_seconds,
     ConvolutionWork: convolution_seconds,
     AttentionWork: attention_seconds,
+    CachedAttentionWork: cached_attention_seconds,
     VectorWork: group_seconds,
     EstimatedWork: estimate_seconds,
 }

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
+from tpusim.lowering.cached_attention_work import cached_attention_work
 from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.lowering.routing_work import routing_work, with_picked_bias
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
@@ -50,6 +51,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             return _pool(op, split, sizes, read, written)
         case graph.Attention():
             return _attention(op, split, sizes, read, written)
+        case graph.CachedAttention():
+            return cached_attention_work(op, split, sizes)
         case graph.Gather() | graph.Scatter():
             rows = operand_bytes(
                 op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes
@@ -90,7 +93,7 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
     if not whole:
         return Flops()
     arranged = sizes.arranged(compute.arrangement)
-    padded_sizes = {dim: arranged.padded((dim,), split) for dim in _dims(op)}
+    padded_sizes = {**sizes.dims, **{d: arranged.padded((d,), split) for d in _dims(op)}}
     padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
     copies = sizes.group(idle_axes(compute, sizes))
     model = graph.model_flops(op, sizes.dims)

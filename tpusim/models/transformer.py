@@ -197,6 +197,13 @@ class Transformer(GroupedFields, Architecture):
         return self.kind == "decoder"
 
     @property
+    def served(self) -> Self:
+        """The model as a server runs it: with a fused kernel, and without dropout."""
+        fused = self.attention.kernel != "dot"
+        attention = self.attention if fused else replace(self.attention, kernel="flash")
+        return replace(self, dropout=0.0, attention=attention)
+
+    @property
     def period(self) -> int:
         """Layers after which the pattern repeats: those of one iteration of the scan."""
         return lcm(self.attention.period, self.moe.expert_every)
@@ -356,7 +363,7 @@ class _Pattern:
         form = AttentionForm(
             causal=self.model.causal,
             fused=own.kernel == "flash",
-            window=window if window < w.extent("seq") else 0,
+            window=window if self.choices.cached or window < w.extent("seq") else 0,
             rotary=own.rotary,
             qk_norm=own.qk_norm,
             qk_norm_heads=own.qk_norm_heads,

@@ -11,7 +11,9 @@ from itertools import accumulate, pairwise
 
 from tpusim.base.phase import Phase
 from tpusim.graph import (
+    COMPUTE,
     Attention,
+    CachedAttention,
     Convolution,
     Einsum,
     Gather,
@@ -121,6 +123,7 @@ def emit(
                 LocalShape(p.tensor.dims, updates[p.tensor.name])
                 if p.tensor.name in updates
                 else None,
+                "" if p.tensor.dtype == COMPUTE else p.tensor.dtype,
             )
             for p in graph.parameters
         ),
@@ -157,6 +160,8 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
             _pointwise(builder, op)
         case Attention():
             _attention(builder, op)
+        case CachedAttention():
+            _cached_attention(builder, op)
         case Reshape():
             _reshape(builder, op)
         case Gather():
@@ -239,6 +244,11 @@ def _reshape(builder: BodyBuilder, op: Reshape) -> None:
 def _attention(builder: BodyBuilder, op: Attention) -> None:
     query, key = builder.reduced(op.query), builder.reduced(op.key)
     _divided(builder, op, divide.attention(op, query.layout, key.layout))
+
+
+def _cached_attention(builder: BodyBuilder, op: CachedAttention) -> None:
+    query, key = builder.reduced(op.query), builder.reduced(op.key)
+    _divided(builder, op, divide.cached_attention(op, query.layout, key.layout))
 
 
 def _route(builder: BodyBuilder, op: TokenRouting) -> None:

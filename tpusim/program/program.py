@@ -26,6 +26,7 @@ from tpusim.program.ops import (
 )
 from tpusim.program.work import (
     AttentionWork,
+    CachedAttentionWork,
     CombinedWork,
     ConvolutionWork,
     EstimatedWork,
@@ -138,6 +139,11 @@ def _work(work: Work) -> str:
             return (
                 f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, "
                 f"{_count(work.q_len)} x {_count(work.kv_len)} x {_count(work.head_dim)}{values}"
+            )
+        case CachedAttentionWork():
+            return (
+                f"attention of {_count(work.local.decodes)} decoding and "
+                f"{_count(work.local.prefills)} prompt tokens x {_count(work.heads)} heads"
             )
         case VectorWork():
             moved = work.read_bytes + work.write_bytes

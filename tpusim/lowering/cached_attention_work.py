@@ -1,0 +1,37 @@
+"""The work of attention over a cache on one device."""
+
+from collections.abc import Mapping
+
+from tpusim import graph, program
+from tpusim.graph import CONTEXT, DECODES, DRAFTED, PREFILL_KEYS, PREFILL_PAIRS, PREFILLS
+from tpusim.partition import Sizes
+from tpusim.plan import Axes
+
+_LOAD = (DECODES, CONTEXT, PREFILLS, PREFILL_KEYS, PREFILL_PAIRS)
+
+
+def cached_attention_work(
+    op: graph.CachedAttention, split: Mapping[str, Axes], sizes: Sizes
+) -> program.CachedAttentionWork:
+    """Return the work of the sequences of one device: an even share of the step's load."""
+    tokens_over = (axis for dim in op.query.dims[:2] for axis in split.get(dim, ()))
+    heads, kv_heads, width, value_width = (
+        sizes.extent(dim, split.get(dim, ()))
+        for dim in (op.query.dims[2], *op.key.dims[2:], op.value.dims[-1])
+    )
+    item = sizes.itemsize(op.query.dtype)
+    return program.CachedAttentionWork(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=width,
+        value_dim=value_width,
+        ranks=sizes.group(tuple(tokens_over)),
+        load=program.AttentionLoad(*(sizes.dims[name] for name in _LOAD)),
+        drafted=sizes.dims[DRAFTED],
+        window=op.window,
+        dtype=sizes.compute_dtype,
+        key_bytes=kv_heads * (width + value_width) * sizes.itemsize(op.cached_key.dtype),
+        query_bytes=heads * width * item,
+        output_bytes=heads * value_width * item,
+        block=sizes.kernel.block_of(backward=False),
+    )

@@ -1,0 +1,179 @@
+"""From a model and a serving plan to a step of a server: a forward pass over a cache."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tpusim.base.errors import PlanError
+from tpusim.frames import ForwardFrame, sizes_of
+from tpusim.graph import (
+    CACHED,
+    CONTEXT,
+    DECODES,
+    DRAFTED,
+    PREFILL_KEYS,
+    PREFILL_PAIRS,
+    PREFILLS,
+    ROWS,
+    CachedAttention,
+    CacheForm,
+    Graph,
+    Tensor,
+    cached_pass,
+    plain_dim,
+    walk,
+    with_repeated_keys,
+)
+from tpusim.hardware import Slice
+from tpusim.lowering import BodyChoices
+from tpusim.models import Architecture, GraphChoices
+from tpusim.partition import (
+    Layout,
+    ShardingRules,
+    distinct_drops,
+    partition_graph,
+    resolve_rules,
+)
+from tpusim.pipeline.planned_step import PlannedStep
+from tpusim.plan import Axes, ServingPlan, Sharding
+from tpusim.plan.serving_plan import ATTENTION_DATA, DATA, TENSOR
+from tpusim.server.step_load import StepLoad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """The arrays of a step, which an engine compiles once for each of its buckets.
+
+    tokens: of the step and of each rank, with those that only fill the bucket.
+    rows: tokens of each rank whose logits are computed.
+    pages: of the cache, of each rank.
+    drafted: tokens that a sequence which decodes has in a step.
+    """
+
+    tokens: int
+    rows: int
+    pages: int = 1
+    drafted: int = 1
+
+
+def serving_step(
+    model: Architecture, plan: ServingPlan, pod: Slice, load: StepLoad, shape: StepShape
+) -> PlannedStep:
+    """Return one step of a server.
+
+    load: of all ranks together; an even share of it is computed on each.
+
+    Raise PlanError for a plan that the model does not admit.
+    """
+    graph = serving_graph(model, plan, load, shape)
+    sharding = _with_rules_of_cache(plan)
+    inner = plan.step_plan(plan.ranks, shape.tokens, sharding)
+    found = resolve_rules(sharding, graph)
+    rules = replace(found, fixed=tuple(_fixed_layouts(plan, graph, found)))
+    partitioned = partition_graph(graph, sharding, rules)
+    choices = BodyChoices(sharding, inner.numerics, inner.compiler)
+    sizes = sizes_of(graph, choices)
+    return PlannedStep(
+        inner,
+        pod,
+        graph,
+        distinct_drops(partitioned.dropped),
+        lambda place: (ForwardFrame(choices, sizes, place).program(graph, partitioned),),
+    )
+
+
+def serving_graph(
+    model: Architecture, plan: ServingPlan, load: StepLoad, shape: StepShape
+) -> Graph:
+    """Return the graph of one step, before it is partitioned."""
+    if not model.reads_text:
+        raise PlanError(
+            f"{model.name} reads no text, so it has no prompts and no cache; simulate its forward "
+            "pass with a plan"
+        )
+    forward = _forward(model.served, plan.ranks, shape.tokens)
+    form = CacheForm(
+        tokens=shape.pages * plan.page_size * plan.ranks,
+        rows=shape.rows,
+        dtype=plan.kv_dtype,
+        weight_dtype="" if plan.weight_dtype == "bf16" else plan.weight_dtype,
+    )
+    sizes = {
+        DECODES: load.decodes,
+        CONTEXT: load.context,
+        PREFILLS: load.prefills,
+        PREFILL_KEYS: load.prefill_keys,
+        PREFILL_PAIRS: load.prefill_pairs,
+        DRAFTED: shape.drafted,
+    }
+    return cached_pass(_with_heads_for_all(forward, plan), form, sizes)
+
+
+@lru_cache(maxsize=32)
+def _forward(model: Architecture, ranks: int, tokens: int) -> Graph:
+    return model.graph(batch=ranks, seq_len=tokens, choices=GraphChoices(cached=True))
+
+
+def _with_heads_for_all(graph: Graph, plan: ServingPlan) -> Graph:
+    """Return a graph whose K/V heads are repeated where they are fewer than the devices."""
+    heads = plan.mesh.get("tensor", 1)
+    own = graph.sizes.get("kv_heads", heads)
+    if plan.gather_weights or plan.attention == "tokens" or own >= heads:
+        return graph
+    return with_repeated_keys(graph, heads)
+
+
+def _with_rules_of_cache(plan: ServingPlan) -> Sharding:
+    """Return the sharding of a plan with the rules of dimensions that only a cache has."""
+    ranks = plan.over("data", "attn_data")
+    own = {f"act_{ROWS}": plan.token_axes[len(ranks) :], f"act_{CACHED}": ranks}
+    sharding = plan.sharding
+    return replace(sharding, rules={**sharding.rules, **own})
+
+
+def _fixed_layouts(
+    plan: ServingPlan, graph: Graph, rules: ShardingRules
+) -> Iterator[tuple[str, Layout]]:
+    """Yield the layouts of tensors that rules by dimension cannot give.
+
+    Kernels and caches: tokens over the ranks and over `kernel_axes`. Tensors that are divided over
+    the axis of data-parallel attention: all tokens of its ranks.
+    """
+    within = plan.kernel_axes(graph.sizes["seq"])
+    for op, _ in walk(graph.ops):
+        if isinstance(op, CachedAttention):
+            yield from _kernel_layouts(op, plan, within)
+        elif plan.over(ATTENTION_DATA):
+            yield from ((t.name, _gathered(t, plan, rules)) for t in op.outputs if _of_all(t))
+
+
+def _kernel_layouts(
+    op: CachedAttention, plan: ServingPlan, within: Axes
+) -> Iterator[tuple[str, Layout]]:
+    """Yield the layouts of the tensors of a kernel."""
+    ranks = plan.over(DATA, ATTENTION_DATA)
+    heads = () if within or plan.gather_weights else plan.over(TENSOR)
+    for tensor in (op.query, op.key, op.value, op.output):
+        yield tensor.name, (ranks, within, heads, ())
+    for state in (op.cached_key, op.cached_value):
+        yield state.name, ((*ranks, *within), heads, ())
+
+
+_DIVIDED_BY_ALL = ("mlp", "shared_mlp", "vocab", "expert_mlp", "expert")
+
+
+def _of_all(tensor: Tensor) -> bool:
+    wide = any(plain_dim(dim) in _DIVIDED_BY_ALL for dim in tensor.dims)
+    return wide and tensor.dims[0] == "batch"
+
+
+def _gathered(tensor: Tensor, plan: ServingPlan, rules: ShardingRules) -> Layout:
+    """Return the layout of a tensor with all tokens of the ranks of `attn_data`."""
+    table = dict(rules.table)
+    taken: set[str] = set(plan.over(DATA))
+    layout = [plan.over(DATA)]
+    for dim in tensor.dims[1:]:
+        axes = tuple(a for a in table.get(f"act_{dim}", ()) if a not in taken)
+        taken.update(axes)
+        layout.append(axes)
+    return tuple(layout)

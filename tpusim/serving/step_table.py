@@ -1,0 +1,132 @@
+"""The costs of a server's steps: simulated once for each bucket, and attention by its load.
+
+A step has the arrays of its bucket, so all of it but attention takes the same time whatever the
+requests are. Attention kernels run alone on an in-order core, so a step takes what a step of its
+bucket without keys takes, and the kernels' seconds on their load.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tpusim.base.errors import PlanError
+from tpusim.costs.cached_attention import CachedAttentionRates
+from tpusim.costs.program_costs import slowest_chip
+from tpusim.engine.clock import picoseconds
+from tpusim.hardware import Slice
+from tpusim.models import Architecture
+from tpusim.pipeline.serving_step import StepShape
+from tpusim.plan import ServingPlan
+from tpusim.program import AttentionLoad, CachedAttentionWork, Compute, walk_ops
+from tpusim.results import PlanResult
+from tpusim.server.step_load import StepLoad
+from tpusim.simulation.serving_run import serve_step
+
+PICO = 1e-12
+
+LINEAR = 1e-4
+"""Largest deviation from a straight line over which decode steps are summed as a trapezoid."""
+
+
+@dataclass(slots=True)
+class StepTable:
+    """Steps of one replica, by bucket.
+
+    token_buckets: tokens of a rank for which steps are compiled, in ascending order.
+    row_buckets: rows of logits of a rank, in ascending order.
+    drafted: tokens of a sequence that decodes in a step, 1 without speculation.
+    """
+
+    model: Architecture
+    plan: ServingPlan
+    pod: Slice
+    token_buckets: Sequence[int]
+    row_buckets: Sequence[int]
+    drafted: int = 1
+    _bases: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    _kernels: tuple[tuple[float, CachedAttentionRates], ...] = field(default=(), init=False)
+
+    def step(self, load: StepLoad) -> PlanResult:
+        """Simulate one step of a load, in the arrays of its bucket."""
+        tokens, rows = self._bucket(load)
+        shape = StepShape(tokens=tokens, rows=rows, drafted=self.drafted)
+        return serve_step(self.model, self.plan, self.pod, load, shape)
+
+    def step_ps(self, load: StepLoad) -> int:
+        """Return the picoseconds of one step."""
+        return self._base(load) + self._attention(load)
+
+    def decode_ps(self, decodes: int, context: int, steps: int, growth: int) -> int:
+        """Return the picoseconds of `steps` decode steps in a row.
+
+        context: keys of the first step; each step has `growth` more than the one before.
+        """
+        first = StepLoad(decodes, context)
+        return steps * self._base(first) + self._summed(decodes, context, steps, growth)
+
+    def _summed(self, decodes: int, context: int, steps: int, growth: int) -> int:
+        """Return the picoseconds of attention of decode steps in a row."""
+        last = steps - 1
+        one = self._attention(StepLoad(decodes, context))
+        if not last:
+            return one
+        other = self._attention(StepLoad(decodes, context + last * growth))
+        if last < 2 or not any(rates.window for _, rates in self._kernels):
+            return steps * (one + other) // 2
+        half = steps // 2
+        middle = self._attention(StepLoad(decodes, context + half * growth))
+        straight = one + (other - one) * half // last
+        if abs(middle - straight) <= LINEAR * straight:
+            return steps * (one + other) // 2
+        return self._summed(decodes, context, half, growth) + self._summed(
+            decodes, context + half * growth, steps - half, growth
+        )
+
+    def _attention(self, load: StepLoad) -> int:
+        given = AttentionLoad(*load)
+        found = sum(times * rates.seconds(given) for times, rates in self._kernels)
+        return picoseconds(found)
+
+    def _base(self, load: StepLoad) -> int:
+        """Return the picoseconds of the step of a bucket, without its attention kernels."""
+        bucket = self._bucket(load)
+        found = self._bases.get(bucket)
+        if found is None:
+            found = self._bases[bucket] = self._new_base(*bucket)
+        return found
+
+    def _new_base(self, tokens: int, rows: int) -> int:
+        shape = StepShape(tokens=tokens, rows=rows, drafted=self.drafted)
+        nothing = StepLoad(0, 0)
+        result = serve_step(self.model, self.plan, self.pod, nothing, shape)
+        device, slowest = self.pod.chip.device, slowest_chip(self.pod)
+        self._kernels = tuple(
+            (trips * slowest, CachedAttentionRates.of(op.work, device))
+            for op, trips in walk_ops(result.program.body)
+            if isinstance(op, Compute) and isinstance(op.work, CachedAttentionWork)
+        )
+        return result.timeline.total_ps - self._attention(nothing)
+
+    def _bucket(self, load: StepLoad) -> tuple[int, int]:
+        """Return the tokens and rows of the bucket of a load.
+
+        Raise PlanError for a load that is larger than the largest bucket.
+        """
+        ranks = self.plan.ranks
+        tokens = -(-(load.decodes + load.prefills) // ranks)
+        rows = max(1, -(-load.decodes // (ranks * self.drafted)))
+        return (
+            _up_to(self.token_buckets, tokens, "tokens"),
+            _up_to(self.row_buckets, rows, "rows"),
+        )
+
+
+def _up_to(buckets: Sequence[int], count: int, what: str) -> int:
+    """Return the smallest bucket that holds `count`."""
+    place = bisect_left(buckets, count)
+    if place == len(buckets):
+        raise PlanError(
+            f"a step has {count:,} {what} of a rank, and the largest bucket holds "
+            f"{buckets[-1]:,}; give a larger bucket, or a smaller max_num_batched_tokens"
+        )
+    return buckets[place]
