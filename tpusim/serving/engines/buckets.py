@@ -5,53 +5,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tpusim.server import StepLoad
+from tpusim.base.errors import PlanError
+from tpusim.server.step_load import StepLoad
 
 Sizes: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """The sizes of an engine's steps, ascending, over all data-parallel ranks; empty for any size.
+    """The sizes of an engine's steps, of each data-parallel rank, ascending; empty for any size.
 
-    tokens: tokens of a step that has prompts; of an engine without `decodes`, of every step.
-    decodes: sequences of a step that only decodes.
-    logits: sequences whose next token a step with prompts samples.
+    tokens: tokens of a step with prompts; of an engine without `decodes`, of every step.
+    decodes: sequences of a step that only decodes, which are its rows of logits too.
+    rows: rows of logits of the other steps.
     """
 
     tokens: Sizes = ()
     decodes: Sizes = ()
-    logits: Sizes = ()
+    rows: Sizes = ()
 
-    def padded_tokens(self, load: StepLoad) -> int:
-        """Return the tokens that the matmuls of a step compute, padding included.
+    def of(self, load: StepLoad, ranks: int = 1, drafted: int = 1) -> tuple[int, int]:
+        """Return the tokens and the rows of logits of each rank, padding included.
 
-        >>> Buckets(tokens=(16, 32, 64)).padded_tokens(StepLoad(20, 2000))
-        32
+        load: of all ranks together.
+        ranks: data-parallel ranks.
+        drafted: tokens of a sequence that decodes in a step, 1 without speculation.
+
+        Raise PlanError for a load that is larger than the largest size.
+
+        >>> Buckets(tokens=(16, 32, 64), rows=(8, 32)).of(StepLoad(20, 2000))
+        (32, 32)
         """
+        tokens = max(1, -(-(load.decodes + load.prefills) // ranks))
+        rows = max(1, -(-load.decodes // (ranks * drafted)))
         if self.decodes and not load.prefills:
-            return _at_least(self.decodes, load.decodes)
-        return _at_least(self.tokens, load.decodes + load.prefills)
-
-    def padded_logits(self, load: StepLoad, sampled: int) -> int:
-        """Return the sequences whose logits a step computes, padding included.
-
-        sampled: sequences of the step that get a token.
-        """
-        if self.decodes and not load.prefills:
-            return _at_least(self.decodes, load.decodes)
-        return _at_least(self.logits, sampled)
+            rows = _up_to(self.decodes, rows, "sequences")
+            return rows * drafted, rows
+        return _up_to(self.tokens, tokens, "tokens"), _up_to(self.rows, rows, "rows of logits")
 
 
-def bucket_sizes(rule: Mapping[str, Any], limit: int, ranks: int = 1, floor: int = 0) -> Sizes:
-    """Return the sizes of a rule of `engines.toml`, over all ranks.
+def bucket_sizes(rule: Mapping[str, Any], limit: int, least: int = 1) -> Sizes:
+    """Return the sizes of a rule of `engines.toml`.
 
-    rule: `sizes`, or the powers of two from `least` to `most` (0: to the limit); with `per_rank` of
-        each rank. With `with_limit` the limit itself is one, and the largest.
-    limit: the most that a step can have, over all ranks.
-    floor: with `at_least_seqs`, the sequences of a step, which are its least size.
+    rule: `sizes`, or the powers of two from `least` to `most` (0: to the limit). With `with_limit`
+        the limit itself is one, and the largest.
+    limit: the most that a step can have.
+    least: no size is less, except for the limit.
 
-    >>> bucket_sizes({"least": 16, "with_limit": True}, limit=100, ranks=1)
+    >>> bucket_sizes({"least": 16, "with_limit": True}, limit=100)
     (16, 32, 64, 100)
     """
     sizes = [*rule.get("sizes", ())]
@@ -59,16 +60,29 @@ def bucket_sizes(rule: Mapping[str, Any], limit: int, ranks: int = 1, floor: int
     while 0 < size <= (most or limit):
         sizes.append(size)
         size *= 2
-    sizes = [each * ranks for each in sizes] if rule.get("per_rank") else sizes
-    sizes = [each for each in sizes if each >= ranks]
-    if rule.get("at_least_seqs"):
-        sizes = [each for each in sizes if each >= floor]
+    sizes = [each for each in sizes if each >= least]
     if rule.get("with_limit"):
         sizes = [each for each in sizes if each < limit] + [limit]
     return tuple(sizes)
 
 
-def _at_least(sizes: Sizes, wanted: int) -> int:
-    """Return the smallest size that is not less; without sizes, or beyond them, `wanted`."""
-    at = bisect_left(sizes, wanted)
-    return sizes[at] if at < len(sizes) else wanted
+def divided(sizes: Sizes, ranks: int) -> Sizes:
+    """Return the sizes of each rank of those of all ranks, rounded up.
+
+    >>> divided((8, 16, 64), 16)
+    (1, 4)
+    """
+    return tuple(sorted({-(-size // ranks) for size in sizes}))
+
+
+def _up_to(sizes: Sizes, wanted: int, what: str) -> int:
+    """Return the smallest size that is not less."""
+    if not sizes:
+        return wanted
+    place = bisect_left(sizes, wanted)
+    if place == len(sizes):
+        raise PlanError(
+            f"a step has {wanted:,} {what} of a rank, and the largest bucket holds "
+            f"{sizes[-1]:,}; give a larger bucket, or a smaller max_num_batched_tokens"
+        )
+    return sizes[place]

@@ -10,7 +10,7 @@ from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
 from tpusim.server import Policy
 from tpusim.server.policy import Priority
-from tpusim.serving.engines.buckets import Buckets, Sizes, bucket_sizes
+from tpusim.serving.engines.buckets import Buckets, Sizes, bucket_sizes, divided
 from tpusim.serving.engines.page_sizes import page_size
 from tpusim.serving.engines.presets import EngineFact, preset_of
 
@@ -39,7 +39,7 @@ class Engine:
     prefix_cache: pages of equal prefixes are computed once.
     overlapped: the host prepares a step while the devices compute the one before; otherwise the
         devices wait for `step_host_s` too.
-    token_buckets, decode_buckets, logit_buckets: rules of the sizes that steps are padded to; see
+    token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
     step_host_s: seconds of the host for a step.
@@ -67,7 +67,7 @@ class Engine:
     overlapped: bool = True
     token_buckets: Mapping[str, Any] = field(default_factory=dict)
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
-    logit_buckets: Mapping[str, Any] = field(default_factory=dict)
+    row_buckets: Mapping[str, Any] = field(default_factory=dict)
     host_s: float = 0.0
     step_host_s: float = 0.0
     request_s: float = 0.0
@@ -129,19 +129,26 @@ class Engine:
         return self.max_num_seqs if self.seqs_per_rank else max(self.max_num_seqs // ranks, 1)
 
     def buckets(self, ranks: int = 1, least_decodes: int = 0) -> Buckets:
-        """Return the sizes that steps are padded to, over all data-parallel ranks.
+        """Return the sizes that the steps of each data-parallel rank are padded to.
 
-        least_decodes: sequences of the smallest step that only decodes, where a kernel needs them.
+        least_decodes: sequences of the smallest step that only decodes, over all ranks, where a
+            kernel needs them.
         """
-        seqs = self.rank_seqs(ranks) * ranks
-        tokens = self.max_num_batched_tokens * ranks
-        floor = min(seqs, tokens)
-        decodes = bucket_sizes(self.decode_buckets, floor, ranks)
+        seqs, tokens = self.rank_seqs(ranks), self.max_num_batched_tokens
+        batch = min(seqs, tokens)
+        floor = batch if self.token_buckets.get("at_least_seqs") else 1
         return Buckets(
-            tokens=bucket_sizes(self.token_buckets, tokens, ranks, floor),
-            decodes=_without_less(decodes, least_decodes),
-            logits=bucket_sizes(self.logit_buckets, seqs, ranks),
+            tokens=self._sizes(self.token_buckets, tokens, ranks, floor),
+            decodes=self._sizes(self.decode_buckets, batch, ranks, -(-least_decodes // ranks)),
+            rows=self._sizes(self.row_buckets, seqs, ranks),
         )
+
+    def _sizes(self, rule: Mapping[str, Any], limit: int, ranks: int, least: int = 1) -> Sizes:
+        """Return the sizes of a rule for one rank; it is stated for one rank, or for all."""
+        if rule.get("per_rank"):
+            return bucket_sizes(rule, limit, least)
+        sizes = bucket_sizes(rule, limit * ranks, max(ranks, least * ranks))
+        return divided(sizes, ranks)
 
     def policy(
         self,
@@ -201,11 +208,6 @@ def _by_chip(key: str, value: Any, chip: str) -> Any:
     return value
 
 
-def _without_less(sizes: Sizes, least: int) -> Sizes:
-    """Return the sizes from `least` on, or the largest alone."""
-    return tuple(each for each in sizes if each >= least) or sizes[-1:]
-
-
 def _check_least(key: str, value: float, least: int) -> None:
     if isinstance(value, bool) or value < least:
         raise PlanError(f"{key} is {value!r}; write a number from {least} up")
@@ -215,7 +217,15 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(each)}" for key, each in value.items()) or "any size"
-    if isinstance(value, list):
-        return " ".join(map(str, value))
+        return _shown_rule(value)
     return f"{value:,}" if isinstance(value, int) else str(value) or "none"
+
+
+def _shown_rule(rule: Mapping[str, Any]) -> str:
+    """Return a rule of sizes in words."""
+    said = [" ".join(map(str, rule["sizes"]))] if "sizes" in rule else []
+    if "least" in rule:
+        said.append(f"2^n from {rule['least']} to {rule.get('most', 'the limit')}")
+    if rule.get("with_limit"):
+        said.append("the limit")
+    return ", ".join(dict.fromkeys(said)) or "any"

@@ -1,7 +1,7 @@
 """What the command of a serving engine means: model, division of the devices, dtypes, engine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tpusim.base.errors import PlanError, nearest
@@ -41,7 +41,6 @@ class ServingSetup:
         leaves it to the checkpoint.
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     role: `prefill` or `decode` of disaggregated servers; empty for both.
-    decode_buckets, token_buckets: sizes that the command lists; empty for the engine's.
     least_decodes: sequences of the smallest step that only decodes; see `Engine.buckets`.
     idle: flags of the command without effect on the prediction.
     """
@@ -56,7 +55,6 @@ class ServingSetup:
     role: str = ""
     least_decodes: int = 0
     idle: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
 
     def plan_keys(self, model_len: int = 0, latent: bool = False) -> dict[str, Any]:
         """Return the keys of the `ServingPlan` that the command means.
@@ -149,12 +147,22 @@ def _sglang(read: ServingCommand, chip: str) -> ServingSetup:
         changes["chunked_prefill"] = False
     elif chunk is not None:
         changes["max_num_batched_tokens"] = chunk
-    for flag, key in (("--disable-radix-cache", "prefix_cache"), ("--disable-overlap-schedule", "overlapped")):
+    for flag, key in (
+        ("--disable-radix-cache", "prefix_cache"),
+        ("--disable-overlap-schedule", "overlapped"),
+    ):
         if flag in read.flags:
             changes[key] = not read.flags[flag]
-    for flag, key in (("--precompile-token-paddings", "token_buckets"), ("--precompile-bs-paddings", "decode_buckets")):
+    for flag, key in (
+        ("--precompile-token-paddings", "token_buckets"),
+        ("--precompile-bs-paddings", "decode_buckets"),
+    ):
         if sizes := read.get(flag):
-            changes[key] = {"sizes": sorted(sizes), "with_limit": True, "at_least_seqs": "token" in key}
+            changes[key] = {
+                "sizes": sorted(sizes),
+                "with_limit": True,
+                "at_least_seqs": "token" in key,
+            }
     tensor = read.get("--tp-size", 1)
     fused = str(read.get("--moe-backend", "")).startswith("fused")
     return ServingSetup(
