@@ -12,7 +12,7 @@ from typing import Any
 from tpusim.base.plain_text import plain
 from tpusim.report.chrome_events import Event, complete, metadata, microseconds, named, packed
 from tpusim.serving import ServingResult
-from tpusim.serving.metrics import window_ps
+from tpusim.serving.metrics import answered, window_ps
 
 MOST_SPANS, MOST_SHOWN = 50_000, 5_000
 """Runs of steps, and requests, that a trace has; of more, the first."""
@@ -22,10 +22,10 @@ PHASES = ("waiting", "prefill", "decode")
 
 def serving_trace(result: ServingResult) -> dict[str, Any]:
     """Return the trace as plain data; times in microseconds after the first request was sent."""
-    begin, _ = window_ps(result.served)
+    served = answered(result.served)
+    begin, _ = window_ps(served)
     events = [*_replicas(result, begin), *_requests(result, begin)]
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
-    served = result.served
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -79,7 +79,7 @@ def _step_name(steps: int, decodes: int, prefills: int) -> str:
 
 def _requests(result: ServingResult, begin: int) -> Iterator[Event]:
     """Yield the events of each request, and those of its phases inside of it."""
-    served, process = result.served, result.replicas
+    served, process = answered(result.served), result.replicas
     yield metadata("process_name", process, name="requests")
     yield metadata("process_sort_index", process, sort_index=process)
     columns = (

@@ -1,12 +1,12 @@
 """The metrics of serving, each defined here alone: its name, what it is, its unit, its formula.
 
-They cover all requests, from the moment at which the first one was sent to the last token of the
-last one, as `vllm bench serve` does: neither the time in which the server fills nor that in which
-it drains is left out.
+They cover all requests that are answered, from the moment at which the first one was sent to the
+last token of the last one, as `vllm bench serve` does: neither the time in which the server fills
+nor that in which it drains is left out.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,13 +43,22 @@ TIMES: Mapping[str, Metric] = {
         "s",
         "(last token - first token) / (output tokens - 1), of requests with two or more",
     ),
-    "itl": Metric("ITL", "s", "time between two tokens of a request, of all pairs of all requests"),
+    "itl": Metric(
+        "ITL",
+        "s",
+        "time between two answers of a request, each of a token (of a step, if it drafts)",
+    ),
     "e2e": Metric("end to end", "s", "last token received - request sent"),
     "queue": Metric("queueing", "s", "start of a request's first step - request sent"),
 }
 """Metrics with a distribution."""
 
 NUMBERS: Mapping[str, Metric] = {
+    "refused": Metric(
+        "refused",
+        "requests",
+        "requests longer than the engine admits, which no other metric counts",
+    ),
     "requests_per_s": Metric("requests", "requests/s", "answered requests / duration"),
     "input_tokens_per_s": Metric("input", "tokens/s", "tokens of all prompts / duration"),
     "output_tokens_per_s": Metric("output", "tokens/s", "generated tokens / duration"),
@@ -138,7 +147,7 @@ class ServingMetrics:
     requests: answered.
     duration_s: from the first request that was sent to the last token.
     times: by the keys of `TIMES`.
-    numbers: by the keys of `NUMBERS`; `preemptions` is a count.
+    numbers: by the keys of `NUMBERS`; `refused` and `preemptions` are counts.
     """
 
     requests: int
@@ -161,6 +170,8 @@ def measure(served: Served, *, pages: int, replicas: int = 1) -> ServingMetrics:
 
     pages: of the cache of a replica, all its ranks together.
     """
+    refused = int((served.output == 0).sum())
+    served = answered(served)
     start, end = window_ps(served)
     duration = max(end - start, 1) * PICO
     times = {key: Distribution.of(of(served)) for key, of in OF_REQUESTS.items()}
@@ -172,6 +183,7 @@ def measure(served: Served, *, pages: int, replicas: int = 1) -> ServingMetrics:
     whole = duration / PICO * replicas
     taken = spans.pages / max(pages, 1)
     numbers = {
+        "refused": refused,
         "requests_per_s": len(served.prompt) / duration,
         "input_tokens_per_s": prompt / duration,
         "output_tokens_per_s": output / duration,
@@ -179,7 +191,7 @@ def measure(served: Served, *, pages: int, replicas: int = 1) -> ServingMetrics:
         "batch": float(decodes @ spans.decodes) / max(int(decodes.sum()), 1),
         "cache_use": float(lengths @ taken) / whole,
         "cache_peak": float(taken.max(initial=0.0)),
-        "utilisation": float(lengths.sum()) / whole,
+        "utilisation": float(spans.busy_ps.sum()) / whole,
         "preemptions": int(served.preemptions.sum()),
         "prefix_hit_rate": int(served.cached.sum()) / max(prompt, 1),
     }
@@ -189,6 +201,17 @@ def measure(served: Served, *, pages: int, replicas: int = 1) -> ServingMetrics:
         times={key: times[key] for key in TIMES},
         numbers=numbers,
     )
+
+
+def answered(served: Served) -> Served:
+    """Return the requests that were not refused, with what the server did."""
+    kept = served.output > 0
+    if kept.all():
+        return served
+    names = (
+        each.name for each in fields(served) if each.name not in ("spans", "gaps", "present_ps")
+    )
+    return replace(served, **{name: getattr(served, name)[kept] for name in names})
 
 
 def window_ps(served: Served) -> tuple[int, int]:
@@ -206,13 +229,14 @@ class Goodput(NamedTuple):
 
 
 def goodput(served: Served, targets: Mapping[str, float]) -> Goodput:
-    """Return the requests that meet all targets, as `vllm bench serve --goodput` counts them.
+    """Return the answered requests that meet all targets, as `vllm bench serve --goodput` does.
 
     targets: the most seconds of `ttft`, `tpot`, `e2e` or `queue`. A request of one token meets any
         target of `tpot`.
 
     Raise PlanError for another name.
     """
+    served = answered(served)
     met = np.ones(len(served.prompt), dtype=bool)
     for key, most in targets.items():
         if key not in OF_REQUESTS:

@@ -135,6 +135,8 @@ class ServingResult(ShortRepr):
         return self._cost("output_tokens_per_s", "million output tokens")
 
     def _cost(self, rate: str, unit: str) -> UnitCost | None:
+        if not self.metrics.numbers[rate]:
+            return None
         seconds = MILLION / self.metrics.numbers[rate]
         return UnitCost.of(self.pod, seconds * self.replicas, unit, None)
 
@@ -142,12 +144,10 @@ class ServingResult(ShortRepr):
     def energy_j(self) -> float | None:
         """Joules of the chips for a token in or out, at their mean power in use.
 
-        None where that is not published.
+        None where that is not published, or nothing was answered.
         """
-        watts = self.pod.watts
-        if watts is None:
-            return None
-        return watts * self.replicas / self.metrics.numbers["total_tokens_per_s"]
+        watts, rate = self.pod.watts, self.metrics.numbers["total_tokens_per_s"]
+        return watts * self.replicas / rate if watts is not None and rate else None
 
     def facts(self) -> dict[str, Any]:
         """Return the result as plain data, in SI units and fractions.
@@ -218,8 +218,11 @@ class ServingResult(ShortRepr):
         )
 
     def _traffic(self) -> str:
-        seconds = format_seconds(self.metrics.duration_s)
-        return f"{self.traffic}; all count, and took {seconds}"
+        metrics = self.metrics
+        seconds = format_seconds(metrics.duration_s)
+        refused = metrics.numbers["refused"]
+        count = f"{metrics.requests:,} count, {refused:,} refused" if refused else "all count"
+        return f"{self.traffic}; {count}; {seconds} from the first request to the last token"
 
     def _throughput(self) -> str:
         numbers = self.metrics.numbers

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.server import Served
-from tpusim.serving.metrics import PICO
+from tpusim.serving.metrics import PICO, answered
 
 MOST_BLOCKS, LEAST_REQUESTS = 32, 4
 """Parts of the second half of the requests at most, and the requests of each at least."""
@@ -44,6 +44,7 @@ def load_of(served: Served, rate: float = 0.0, users: int = 0) -> Load:
 
     rate: mean requests that arrive in a second; 0 where it is not known.
     """
+    served = answered(served)
     sent, scheduled = np.sort(served.arrival_ps), np.sort(served.scheduled_ps)
     count = len(sent)
     span = float(sent[-1] - sent[0]) * PICO if count else 0.0

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tpusim.results import Result, limits
 from tpusim.server import Served
-from tpusim.serving.metrics import PICO, window_ps
+from tpusim.serving.metrics import PICO, answered, window_ps
 
 HOST = "host"
 
@@ -47,16 +49,15 @@ def time_of(served: Served, host_ps: int, replicas: int = 1) -> ServerTime:
     host_ps: of the host between two steps.
     """
     spans = served.spans
-    start, end = window_ps(served)
-    lengths = spans.end_ps - spans.start_ps
+    start, end = window_ps(answered(served))
     prefills = spans.prefills > 0
-    between = (spans.steps * host_ps).clip(max=lengths)
-    devices = lengths - between
+    between = np.minimum(spans.steps * host_ps, spans.busy_ps)
+    devices = spans.busy_ps - between
     return ServerTime(
         prefill_s=int(devices[prefills].sum()) * PICO,
         decode_s=int(devices[~prefills].sum()) * PICO,
         host_s=int(between.sum()) * PICO,
-        idle_s=max((end - start) * replicas - int(lengths.sum()), 0) * PICO,
+        idle_s=max((end - start) * replicas - int(spans.busy_ps.sum()), 0) * PICO,
     )
 
 

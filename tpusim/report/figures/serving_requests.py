@@ -9,7 +9,7 @@ from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, FillStyle
 from tpusim.report.figures.registry import register_serving_figure
 from tpusim.serving import ServingResult
-from tpusim.serving.metrics import PICO
+from tpusim.serving.metrics import PICO, answered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def requests_data(
         in the middle.
     count: of the requests.
     """
-    served = result.served
+    served = answered(result.served)
     times = (served.arrival_ps, served.scheduled_ps, served.first_ps, served.last_ps)
     moments = np.stack(times, axis=1).astype(np.int64)
     if first is None:

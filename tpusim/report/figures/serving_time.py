@@ -9,7 +9,7 @@ from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, Style
 from tpusim.report.figures.registry import register_serving_figure
 from tpusim.serving import ServingResult
-from tpusim.serving.metrics import PICO, window_ps
+from tpusim.serving.metrics import PICO, answered, window_ps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def server_data(result: ServingResult, parts: int = PARTS) -> ServerCurves:
 
     parts: of the time, each of which is a point.
     """
-    served, policy = result.served, result.policy
+    served, policy = answered(result.served), result.policy
     start, end = window_ps(served)
     edges = np.linspace(start, max(end, start + 1), parts + 1)
     spans = served.spans
