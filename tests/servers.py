@@ -78,9 +78,7 @@ def small_traffic(rate: float = 4.0, requests: int = 120, users: int = 0) -> Tra
     return Traffic.poisson(rate=rate, **lengths)
 
 
-def small_result(
-    traffic: Traffic | None = None, replicas: int = 1, **policy: Any
-) -> ServingResult:
+def small_result(traffic: Traffic | None = None, replicas: int = 1, **policy: Any) -> ServingResult:
     """A server of 16 sequences at a time, which answers 7 requests of `small_traffic` a second."""
     given: dict[str, Any] = {
         "engine": "vllm-tpu", "version": "0.32.0", "max_num_seqs": 16, "pages": 400,
