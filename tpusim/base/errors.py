@@ -36,6 +36,10 @@ class PlanError(TpusimError, ValueError):
     """A plan that the model or the slice does not admit."""
 
 
+class ServerError(TpusimError, ValueError):
+    """A server that cannot serve its traffic: a contradictory policy, or too small a cache."""
+
+
 class FileError(TpusimError, OSError):
     """A file that is missing, unreadable, not text, or cannot be written."""
 
