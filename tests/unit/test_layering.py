@@ -48,7 +48,7 @@ ROOMS = {
     "jaxlib": {"compiler"},
     "optax": {"export"},
     "pandas": {
-        *("profiles", "results", "sweeps", "searches", "report", "validation", "diagnosis"),
+        *("traffic", "profiles", "results", "sweeps", "searches", "report", "validation", "diagnosis"),
     },
     "pyarrow": {"sweeps"},
     "distributed": {"sweeps"},
