@@ -5,11 +5,8 @@ requests are. Attention kernels run alone on an in-order core, so a step takes w
 bucket without keys takes, and the kernels' seconds on their load.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tpusim.base.errors import PlanError
 from tpusim.costs.cached_attention import CachedAttentionRates
 from tpusim.costs.program_costs import slowest_chip
 from tpusim.engine.clock import picoseconds
@@ -20,6 +17,7 @@ from tpusim.plan import ServingPlan
 from tpusim.program import AttentionLoad, CachedAttentionWork, Compute, walk_ops
 from tpusim.results import PlanResult
 from tpusim.server.step_load import StepLoad
+from tpusim.serving.engines.buckets import Buckets
 from tpusim.simulation.serving_run import serve_step
 
 PICO = 1e-12
@@ -32,16 +30,14 @@ LINEAR = 1e-4
 class StepTable:
     """Steps of one replica, by bucket.
 
-    token_buckets: tokens of a rank for which steps are compiled, in ascending order.
-    row_buckets: rows of logits of a rank, in ascending order.
+    buckets: the sizes for which steps are compiled.
     drafted: tokens of a sequence that decodes in a step, 1 without speculation.
     """
 
     model: Architecture
     plan: ServingPlan
     pod: Slice
-    token_buckets: Sequence[int]
-    row_buckets: Sequence[int]
+    buckets: Buckets
     drafted: int = 1
     _bases: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
     _kernels: tuple[tuple[float, CachedAttentionRates], ...] = field(default=(), init=False)
@@ -108,25 +104,5 @@ class StepTable:
         return result.timeline.total_ps - self._attention(nothing)
 
     def _bucket(self, load: StepLoad) -> tuple[int, int]:
-        """Return the tokens and rows of the bucket of a load.
-
-        Raise PlanError for a load that is larger than the largest bucket.
-        """
-        ranks = self.plan.ranks
-        tokens = -(-(load.decodes + load.prefills) // ranks)
-        rows = max(1, -(-load.decodes // (ranks * self.drafted)))
-        return (
-            _up_to(self.token_buckets, tokens, "tokens"),
-            _up_to(self.row_buckets, rows, "rows"),
-        )
-
-
-def _up_to(buckets: Sequence[int], count: int, what: str) -> int:
-    """Return the smallest bucket that holds `count`."""
-    place = bisect_left(buckets, count)
-    if place == len(buckets):
-        raise PlanError(
-            f"a step has {count:,} {what} of a rank, and the largest bucket holds "
-            f"{buckets[-1]:,}; give a larger bucket, or a smaller max_num_batched_tokens"
-        )
-    return buckets[place]
+        """Return the tokens and rows of the bucket of a load."""
+        return self.buckets.of(load, self.plan.ranks, self.drafted)

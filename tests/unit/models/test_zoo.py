@@ -78,6 +78,11 @@ BILLIONS = {
     "glm-4.7-flash": 29.94,
     "solar-open-100b": 102.6,
     "hy3": 295.0,
+    "gpt-j-6b": 6.05088,
+    "qwen-7b": 7.7213,
+    "deepseek-r1-distill-qwen-1.5b": 1.777,
+    "mimo-7b": 7.62,
+    "mimo-v2-flash": 308.8 + 0.84,
     "mellum2-12b": 12.15,
     "lamda-137b": 137.7,
     "lingvo-128b": 137.702,
@@ -85,7 +90,7 @@ BILLIONS = {
 }
 """Published with the runs or the weights (Llama, Qwen3: the number of elements of the checkpoints;
 Gemma 2: arXiv:2408.00118, Table 2; PaLM: arXiv:2204.02311, Table 1; gpt-oss: with the sinks
-that are left out here)."""
+that are left out here; MiMo-V2-Flash: with values as wide as keys, which are 0.84 billion more)."""
 
 ACTIVE_BILLIONS = {
     "mixtral-8x7b": (12.9, 0.01),
