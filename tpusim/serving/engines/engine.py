@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.text_table import wrapped_table
@@ -36,6 +36,7 @@ class Engine:
     chunked_prefill: a prompt may be computed in several steps.
     mixed: prompts and decoding sequences share steps.
     priority: who is scheduled first, `decode` or `prefill`.
+    reserve: tokens that a prompt must find free to be admitted; see `Policy`. Empty for None.
     prefix_cache: pages of equal prefixes are computed once.
     overlapped: the host prepares a step while the devices compute the one before; otherwise the
         devices wait for `step_host_s` too.
@@ -63,6 +64,7 @@ class Engine:
     chunked_prefill: bool = True
     mixed: bool = True
     priority: Priority = "decode"
+    reserve: float | Literal[""] = ""
     prefix_cache: bool = False
     overlapped: bool = True
     token_buckets: Mapping[str, Any] = field(default_factory=dict)
@@ -179,6 +181,7 @@ class Engine:
             chunked_prefill=self.chunked_prefill,
             mixed=self.mixed,
             priority=self.priority,
+            reserve=self.reserve if self.reserve != "" else None,
             prefix_cache=self.prefix_cache,
             host_ps=ceil(waited * PS),
             step_host_ps=ceil(hidden * PS),

@@ -27,7 +27,11 @@ ACCELERATORS = {
 """Values of `gke-tpu-accelerator` by generation."""
 
 HOST_CHIPS = 4
-"""Chips of a VM, unless the slice is one chip."""
+"""Chips of a VM, unless the slice is one chip, or the VM of a server."""
+
+SERVER_CHIPS = {"v5e": 8, "v6e": 8}
+"""Chips of the largest slice that is one VM (ct5lp-hightpu-8t, ct6e-standard-8t). Source: Cloud TPU
+documentation, v5e and v6e."""
 
 IMAGES = {
     "vllm-serve": "vllm/vllm-tpu:nightly",
@@ -40,6 +44,9 @@ PORTS = {"vllm-serve": 8000, "sglang-jax": 30000}
 """Ports of the servers: vLLM's default, and SGLang-JAX's (srt/server_args.py)."""
 
 COORDINATOR_PORT = 5000
+
+JOB = "replica"
+"""The name of the jobs of a JobSet. Its pods are called by set, job, index and host."""
 
 
 def kubernetes_manifest(
@@ -62,17 +69,19 @@ def kubernetes_manifest(
             f"Google Kubernetes Engine has no {pod.chip.name} slices to serve from; write "
             f"{joined(ACCELERATORS, 'or')}"
         )
-    hosts = -(-pod.chips // HOST_CHIPS)
+    whole = pod.chips <= SERVER_CHIPS.get(pod.chip.name, HOST_CHIPS)
+    hosts = 1 if whole else pod.chips // HOST_CHIPS
     container = _container(command, pod, name, image or IMAGES[command.program], hosts)
     make = _deployment if hosts == 1 else _job_set
     objects = [make(name, replicas, hosts, _pod(pod, container)), _service(command, name, hosts)]
-    return yaml.safe_dump_all(objects, sort_keys=False, width=100)
+    needs = f"# The image has to have what starts `{' '.join(command.words()[:3])}`.\n"
+    return needs + yaml.safe_dump_all(objects, sort_keys=False, width=100)
 
 
 def _container(
     command: ServingCommand, pod: Slice, name: str, image: str, hosts: int
 ) -> dict[str, Any]:
-    chips = {"google.com/tpu": min(pod.chips, HOST_CHIPS)}
+    chips = {"google.com/tpu": pod.chips // hosts}
     words = list(command.words())
     port = PORTS[command.program]
     container: dict[str, Any] = {
@@ -91,18 +100,26 @@ def _container(
 def _over_hosts(container: dict[str, Any], command: ServingCommand, name: str, hosts: int) -> None:
     """Let a container run one of several hosts of a server."""
     del container["readinessProbe"]
-    rank = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
-    container["env"] = [{"name": "NODE_RANK", "valueFrom": {"fieldRef": rank}}]
+    fields = {
+        "JOB_INDEX": "metadata.labels['jobset.sigs.k8s.io/job-index']",
+        "NODE_RANK": "metadata.annotations['batch.kubernetes.io/job-completion-index']",
+    }
+    container["env"] = [
+        {"name": each, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for each, path in fields.items()
+    ]
+    first = f"{name}-{JOB}-$(JOB_INDEX)-0.{name}"
     if command.program == "sglang-jax":
-        first = f"{name}-replica-$(JOB_INDEX)-0.{name}:{COORDINATOR_PORT}"
-        index = {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}
-        container["env"].insert(0, {"name": "JOB_INDEX", "valueFrom": {"fieldRef": index}})
         container["command"] += [
             *("--nnodes", str(hosts), "--node-rank", "$(NODE_RANK)"),
-            *("--dist-init-addr", first),
+            *("--dist-init-addr", f"{first}:{COORDINATOR_PORT}"),
         ]
-    else:
-        container["env"].append({"name": "TPU_MULTIHOST_BACKEND", "value": "ray"})
+        return
+    container["env"].append({"name": "TPU_MULTIHOST_BACKEND", "value": "ray"})
+    head = f"ray start --head --port={COORDINATOR_PORT} && exec {command}"
+    others = f"exec ray start --address={first}:{COORDINATOR_PORT} --block"
+    script = f'if [ "$(NODE_RANK)" = 0 ]; then {head}; else {others}; fi'
+    container["command"] = ["sh", "-c", script]
 
 
 def _pod(pod: Slice, container: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +163,7 @@ def _job_set(name: str, replicas: int, hosts: int, spec: Mapping[str, Any]) -> d
         "spec": {
             "failurePolicy": {"maxRestarts": 3},
             "network": {"enableDNSHostnames": True, "subdomain": name},
-            "replicatedJobs": [
-                {"name": "replica", "replicas": replicas, "template": {"spec": job}}
-            ],
+            "replicatedJobs": [{"name": JOB, "replicas": replicas, "template": {"spec": job}}],
         },
     }
 

@@ -117,6 +117,13 @@ _SGLANG_ENGINE = {
     "--enable-mixed-chunk": "mixed",
 }
 
+_SGLANG_OFF = {"--disable-radix-cache": "prefix_cache", "--disable-overlap-schedule": "overlapped"}
+
+_SGLANG_SIZES = {
+    "--precompile-token-paddings": "token_buckets",
+    "--precompile-bs-paddings": "decode_buckets",
+}
+
 
 def _vllm(read: ServingCommand, chip: str) -> ServingSetup:
     changes = {key: read.flags[flag] for flag, key in _VLLM_ENGINE.items() if flag in read.flags}
@@ -147,22 +154,12 @@ def _sglang(read: ServingCommand, chip: str) -> ServingSetup:
         changes["chunked_prefill"] = False
     elif chunk is not None:
         changes["max_num_batched_tokens"] = chunk
-    for flag, key in (
-        ("--disable-radix-cache", "prefix_cache"),
-        ("--disable-overlap-schedule", "overlapped"),
-    ):
+    for flag, key in _SGLANG_OFF.items():
         if flag in read.flags:
             changes[key] = not read.flags[flag]
-    for flag, key in (
-        ("--precompile-token-paddings", "token_buckets"),
-        ("--precompile-bs-paddings", "decode_buckets"),
-    ):
+    for flag, key in _SGLANG_SIZES.items():
         if sizes := read.get(flag):
-            changes[key] = {
-                "sizes": sorted(sizes),
-                "with_limit": True,
-                "at_least_seqs": "token" in key,
-            }
+            changes[key] = {"sizes": sorted(sizes), "with_limit": True}
     tensor = read.get("--tp-size", 1)
     fused = str(read.get("--moe-backend", "")).startswith("fused")
     return ServingSetup(
