@@ -19,9 +19,10 @@ from tpusim.graph import (
     ROWS,
     CachedAttention,
     CacheForm,
-    Einsum,
+    Gather,
     Graph,
     Tensor,
+    TensorRole,
     cached_pass,
     plain_dim,
     walk,
@@ -153,8 +154,10 @@ def _fixed_layouts(
         if isinstance(op, CachedAttention):
             yield from _kernel_layouts(op, plan, within)
             continue
+        if isinstance(op, Gather) and op.table.role is TensorRole.PARAM:
+            yield op.table.name, (plan.over(TENSOR), rules.layout(op.table)[1])
         for tensor in (*op.inputs, *op.outputs):
-            if isinstance(op, Einsum) and _of_router(tensor):
+            if _of_router(tensor):
                 yield tensor.name, _whole_experts(tensor, plan)
             elif plan.over(ATTENTION_DATA) and _of_all(tensor):
                 yield tensor.name, _gathered(tensor, plan, rules)
@@ -173,18 +176,16 @@ def _kernel_layouts(
 
 
 def _of_router(tensor: Tensor) -> bool:
-    """Return True for the router's matrix and for its product, by their dimensions."""
-    dims = {plain_dim(dim) for dim in tensor.dims}
-    return "expert" in dims and dims.isdisjoint(("slot", "expert_mlp"))
+    """Return True for the router's matrix and for its product."""
+    return tensor.short in ("router", "router_logits", "router_bias")
 
 
 def _whole_experts(tensor: Tensor, plan: ServingPlan) -> Layout:
-    """Return the layout of a tensor of all experts, which each device has for its tokens."""
-    ranks = plan.over(DATA, ATTENTION_DATA)
-    return tuple(ranks if dim == "batch" else () for dim in tensor.dims)
+    """Return the layout of a tensor of all experts, which each device has for all tokens."""
+    return tuple(plan.over(DATA) if dim == "batch" else () for dim in tensor.dims)
 
 
-_DIVIDED_BY_ALL = ("mlp", "shared_mlp", "vocab", "expert_mlp")
+_DIVIDED_BY_ALL = ("mlp", "shared_mlp", "vocab", "expert_mlp", "expert", "choice")
 
 
 def _of_all(tensor: Tensor) -> bool:
