@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
+from tpusim.lowering.active_experts import active_groups
 from tpusim.lowering.cached_attention_work import cached_attention_work
 from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.lowering.routing_work import routing_work, with_picked_bias
@@ -41,6 +42,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if not op.ragged:
                 return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue)
             ragged = "k" if "slot" not in op.output.dims else "m"
+            batch, m = active_groups(batch, m, sizes)
             tiles = _tiles(op, dims[1:], (batch, m, k, n), sizes)
             item = sizes.itemsize(op.lhs.dtype)
             read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles)
