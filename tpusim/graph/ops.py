@@ -13,6 +13,7 @@ from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution, Pool
 from tpusim.graph.gather import Gather, Scatter
+from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.reshape import Reshape
 from tpusim.graph.state import StateUpdate
@@ -91,6 +92,7 @@ Op: TypeAlias = (
     | Gather
     | Scatter
     | Attention
+    | LinearAttention
     | TokenRouting
     | StateUpdate
     | Scan

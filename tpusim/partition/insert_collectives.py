@@ -16,6 +16,7 @@ from tpusim.graph import (
     Einsum,
     Gather,
     Graph,
+    LinearAttention,
     Op,
     Pointwise,
     Pool,
@@ -157,6 +158,9 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
             _pointwise(builder, op)
         case Attention():
             _attention(builder, op)
+        case LinearAttention():
+            value = builder.reduced(op.value)
+            _divided(builder, op, divide.linear_attention(op, value.layout))
         case Reshape():
             _reshape(builder, op)
         case Gather():

@@ -29,6 +29,7 @@ from tpusim.program.work import (
     CombinedWork,
     ConvolutionWork,
     EstimatedWork,
+    LinearAttentionWork,
     MatmulWork,
     VectorWork,
     Work,
@@ -138,6 +139,12 @@ def _work(work: Work) -> str:
             return (
                 f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, "
                 f"{_count(work.q_len)} x {_count(work.kv_len)} x {_count(work.head_dim)}{values}"
+            )
+        case LinearAttentionWork():
+            kind = "linear attention backward" if work.backward else "linear attention"
+            return (
+                f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, {_count(work.q_len)} x "
+                f"{_count(work.key_dim)} x {_count(work.value_dim)}"
             )
         case VectorWork():
             moved = work.read_bytes + work.write_bytes
