@@ -22,8 +22,9 @@ from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.published_models import published_keys
 from tpusim.models.self_attention import SelfAttention
 
-_GLOBAL, _WIDE = "global", "wide"
-"""Parts whose dimensions have other sizes: layers that see all keys, and those of a wide MLP."""
+_GLOBAL, _WIDE, _LINEAR = "global", "wide", "linear"
+"""Parts whose dimensions have other sizes: layers that see all keys, those of a wide MLP, and
+linear attention."""
 
 _MODEL_CHOICES = {"kind": ("decoder", "encoder"), "activation": tuple(ACTIVATION_FLOPS)}
 
@@ -143,6 +144,18 @@ class Transformer(GroupedFields, Architecture):
                     f"{self.heads} heads cannot share {shared} K/V heads evenly; "
                     f"write a {key} that divides {self.heads}"
                 )
+        if self._wide_values and (
+            self.attention.fused_qkv or self.attention.global_keys_as_values
+        ):
+            raise ModelError(
+                f"v_head_dim is {self.latent.v_head_dim}, but one projection makes values and "
+                "keys; leave fused_qkv and global_keys_as_values out"
+            )
+        if self.latent.kv_rank and self.attention.out_gate:
+            raise ModelError(
+                f"out_gate is true, but latent attention (kv_rank = {self.latent.kv_rank}) has no "
+                "gate here; leave it out"
+            )
         if self.latent.kv_rank and any(self.attention.of_global_layers):
             raise ModelError(
                 "with latent attention (kv_rank) all layers have the same heads; leave "
@@ -160,6 +173,7 @@ class Transformer(GroupedFields, Architecture):
                 "such as 0.1"
             )
         self._check_fused()
+        self._check_ends()
         self.moe.check_layers(self.layers)
         self._check_wide()
 
@@ -171,6 +185,22 @@ class Transformer(GroupedFields, Architecture):
             raise ModelError(
                 f"fused_qkv makes keys and values of the tokens, but with kv_rank = "
                 f"{self.latent.kv_rank} they are made of latents; write fused_qkv = false"
+            )
+
+    def _check_ends(self) -> None:
+        """Raise ModelError for ends that see all keys, but that patterns of layers have inside."""
+        own, dense = self.attention, self.moe.dense_layers
+        if own.global_ends in ("first", "both") and dense != 1:
+            raise ModelError(
+                f"global_ends is {own.global_ends!r} with {dense} dense layers; a first layer of "
+                "its own has to be the only dense one, so write dense_layers = 1, or another "
+                "global_ends"
+            )
+        if own.global_ends in ("last", "both") and (self.layers - dense) % self.period == 0:
+            raise ModelError(
+                f"global_ends is {own.global_ends!r}, but the last of the {self.layers} layers "
+                f"fills a pattern of {self.period}, so it is no layer of its own; leave "
+                "global_ends out"
             )
 
     def _check_wide(self) -> None:
@@ -265,6 +295,17 @@ class Transformer(GroupedFields, Architecture):
         own = self.attention
         given = {"head_dim": own.global_head_dim, "kv_heads": own.global_kv_heads}
         w.sized(_GLOBAL).size(**{key: size for key, size in given.items() if size})
+        if self._wide_values:
+            w.size(v_head_dim=self.latent.v_head_dim)
+        if own.linear:
+            heads, width = own.linear_heads or self.heads, own.linear_head_dim or self.head_dim
+            w.sized(_LINEAR).size(
+                heads=heads,
+                kv_heads=own.linear_key_heads or heads,
+                head_dim=width,
+                v_head_dim=own.linear_value_dim or width,
+                gate_rank=width,
+            )
 
     def _runs(self) -> Iterator[tuple[str, int, range]]:
         """Yield the name, iterations and first iteration's layers of each scan over layers.
@@ -283,10 +324,19 @@ class Transformer(GroupedFields, Architecture):
             last = range(end - left, end)
             if patterns:
                 yield f"{prefix}layer", patterns, range(start, start + period)
-            if len({(self.attention.window_of(i), self.moe.has_experts(i)) for i in last}) == 1:
+            if len({(self._kind_of(i), self.moe.has_experts(i)) for i in last}) == 1:
                 yield f"{prefix}last_layer", left, last[:1]
             elif left:
                 yield f"{prefix}last_layer", 1, last
+
+    def _kind_of(self, layer: int) -> tuple[int, str]:
+        """Return the window and the linear attention of a layer."""
+        return self.attention.kind_of(layer, self.layers)
+
+    @property
+    def _wide_values(self) -> bool:
+        """True if values have a width of their own, and are not made of latents."""
+        return self.latent.v_head_dim > 0 and not self.latent.kv_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +402,10 @@ class _Pattern:
 
     def _attention(self, w: GraphWriter, x: Tensor, layer: int) -> Tensor:
         own, latent = self.model.attention, self.model.latent
-        window = own.window_of(layer)
+        window, linear = own.kind_of(layer, self.model.layers)
+        if linear:
+            return pieces.linear_attention(w.sized(_LINEAR), x, linear, taps=own.linear_conv)
+        whole = own.is_global(layer, self.model.layers)
         form = AttentionForm(
             causal=self.model.causal,
             fused=own.kernel == "flash",
@@ -366,10 +419,12 @@ class _Pattern:
             fused_qkv=own.fused_qkv,
             softmax_dtype=own.softmax_dtype,
             dropout=self.model.dropout > 0,
-            keys_as_values=own.is_global(layer) and own.global_keys_as_values,
+            keys_as_values=whole and own.global_keys_as_values,
+            values="v_head_dim" if self.model._wide_values else "head_dim",
+            out_gate=own.out_gate,
         )
         if not latent.kv_rank:
-            return pieces.attention(w.sized(_GLOBAL) if own.is_global(layer) else w, x, form)
+            return pieces.attention(w.sized(_GLOBAL) if whole else w, x, form)
         q, k, v = pieces.latent_projections(w, x, low_rank_queries=latent.q_rank > 0)
         return pieces.attend(w, q, k, v, form, x.dims[-1], "out")
 
