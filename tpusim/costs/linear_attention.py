@@ -89,9 +89,7 @@ def chunked_seconds(work: LinearAttentionWork, device: Device) -> Number:
     step: `kernel_step`, of a grid of one chunk and head a step, divided among the cores.
     """
     chunks = work.batch * work.heads * np.ceil(work.q_len / LINEAR_CHUNK)
-    array = sum(
-        array_seconds(chunks, *sides, work.dtype, device) for sides in chunk_matmuls(work)
-    )
+    array = sum(array_seconds(chunks, *sides, work.dtype, device) for sides in chunk_matmuls(work))
     vector = vector_seconds(chunks * chunk_operations(work), device)
     steps = chunks * device.costs.kernel_step / device.tensor_cores
     return power_sum(array, vector, SCORE_OVERLAP) + steps

@@ -179,9 +179,7 @@ def _is_in_memory(op: Op, maker: Mapping[str, Op], kept: bool) -> bool:
     A copy of what an attention kernel made is not.
     """
     if isinstance(op, Pointwise) and op.function == COPY:
-        return kept and not isinstance(
-            maker.get(op.inputs[0].name), Attention | LinearAttention
-        )
+        return kept and not isinstance(maker.get(op.inputs[0].name), Attention | LinearAttention)
     return kept
 
 

@@ -136,9 +136,7 @@ class TransformerKeys(TypedDict, total=False):
     global_kv_heads: Annotated[int, "attention.global_kv_heads"]
     global_keys_as_values: Annotated[bool, "attention.global_keys_as_values"]
     out_gate: Annotated[bool, "attention.out_gate"]
-    linear: Annotated[
-        Literal["", "gated-delta", "kimi-delta", "lightning"], "attention.linear"
-    ]
+    linear: Annotated[Literal["", "gated-delta", "kimi-delta", "lightning"], "attention.linear"]
     linear_heads: Annotated[int, "attention.linear_heads"]
     linear_key_heads: Annotated[int, "attention.linear_key_heads"]
     linear_head_dim: Annotated[int, "attention.linear_head_dim"]

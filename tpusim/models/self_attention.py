@@ -6,7 +6,7 @@ from tpusim.base.errors import ModelError
 from tpusim.graph import COMPUTE
 from tpusim.models.checks import check_types, check_values
 
-LINEAR_KINDS = ("gated-delta", "kimi-delta", "lightning")
+GATED_DELTA, KIMI_DELTA, LIGHTNING = LINEAR_KINDS = ("gated-delta", "kimi-delta", "lightning")
 """Kinds of linear attention: Gated DeltaNet (Yang et al., arXiv:2412.06464) as in Qwen3-Next, Kimi
 Delta Attention (arXiv:2510.26692), and Lightning Attention (Qin et al., arXiv:2405.17381) as in
 Ling 2.6 (arXiv:2606.15079)."""
@@ -123,12 +123,6 @@ class SelfAttention:
             raise ModelError(
                 'attention.kernel is "none", which leaves no attention, but attention.linear is '
                 f'"{self.linear}"; leave one of the two out'
-            )
-        heads, keys = self.linear_heads, self.linear_key_heads
-        if heads and keys and heads % keys:
-            raise ModelError(
-                f"attention.linear_heads is {heads}, which cannot share {keys} heads of queries "
-                f"and keys evenly; write a linear_key_heads that divides {heads}"
             )
 
     @property

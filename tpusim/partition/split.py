@@ -119,7 +119,7 @@ def linear_attention(op: LinearAttention, value: Layout) -> Split:
     """
     batch, sequence, heads, width = op.value.dims
     split = {batch: value[0], sequence: (), heads: value[2], width: ()}
-    return {dim: value[2] for dim in (op.query.dims[2], op.key.dims[2])} | split
+    return dict.fromkeys((op.query.dims[2], op.key.dims[2]), value[2]) | split
 
 
 def route(op: TokenRouting, tokens: Layout, gates: Layout) -> Split:

@@ -18,9 +18,7 @@ from tpusim.graph import (
 from tpusim.models.pieces.attention import AttentionForm, key_heads, projected, rotary
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS
 from tpusim.models.pieces.norms import NORM_FLOPS, norm
-from tpusim.models.self_attention import LINEAR_KINDS
-
-GATED_DELTA, KIMI_DELTA, LIGHTNING = LINEAR_KINDS
+from tpusim.models.self_attention import GATED_DELTA, KIMI_DELTA, LIGHTNING, LINEAR_KINDS
 
 SIGMOID_FLOPS = 10.0
 DECAY_FLOPS = 20.0
@@ -107,9 +105,7 @@ def _kernel(
     strength: Tensor | None,
 ) -> Tensor:
     """Write the kernel, which takes heads before tokens: operands and result are copied."""
-    copies = tuple(
-        w.tensor(f"{name}_kernel", t.dims) for name, t in zip("qkv", given, strict=True)
-    )
+    copies = tuple(w.tensor(f"{name}_kernel", t.dims) for name, t in zip("qkv", given, strict=True))
     context, attended = (w.tensor(name, given[2].dims) for name in ("context", "attended"))
     w.write(
         _copy(f"{w.prefix}kernel_in", given, copies),
