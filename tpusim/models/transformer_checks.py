@@ -1,16 +1,16 @@
 """Checks of a transformer's keys against each other."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tpusim.base.errors import ModelError
 from tpusim.models.model_keys import MODEL_KEYS
 
-if TYPE_CHECKING:
-    from tpusim.models.transformer import Transformer
 
+def check_transformer(model: Any) -> None:
+    """Raise ModelError for keys that contradict each other.
 
-def check_transformer(model: "Transformer") -> None:
-    """Raise ModelError for keys that contradict each other."""
+    model: a `Transformer`.
+    """
     for key in ("kv_heads", "global_kv_heads"):
         shared = model.flat()[key]
         if shared and model.heads % shared:
@@ -37,7 +37,7 @@ def check_transformer(model: "Transformer") -> None:
     _check_wide(model)
 
 
-def _check_latent(model: "Transformer") -> None:
+def _check_latent(model: Any) -> None:
     """Raise ModelError for heads and gates that latent attention does not have."""
     if not model.latent.kv_rank:
         return
@@ -53,7 +53,7 @@ def _check_latent(model: "Transformer") -> None:
         )
 
 
-def _check_fused(model: "Transformer") -> None:
+def _check_fused(model: Any) -> None:
     """Raise ModelError if one matrix cannot make queries, keys and values of all layers."""
     own = model.attention
     if model.wide_values and (own.fused_qkv or own.global_keys_as_values):
@@ -69,7 +69,7 @@ def _check_fused(model: "Transformer") -> None:
         )
 
 
-def _check_linear(model: "Transformer") -> None:
+def _check_linear(model: Any) -> None:
     """Raise ModelError for linear attention of an encoder, or with keys that it cannot share."""
     own = model.attention
     if not own.linear:
@@ -87,7 +87,7 @@ def _check_linear(model: "Transformer") -> None:
         )
 
 
-def _check_ends(model: "Transformer") -> None:
+def _check_ends(model: Any) -> None:
     """Raise ModelError for ends that see all keys, but that patterns of layers have inside."""
     ends, dense = model.attention.global_ends, model.moe.dense_layers
     if ends in ("first", "both") and dense != 1:
@@ -103,7 +103,7 @@ def _check_ends(model: "Transformer") -> None:
         )
 
 
-def _check_wide(model: "Transformer") -> None:
+def _check_wide(model: Any) -> None:
     """Raise ModelError for wide layers without a width, and for more than there are."""
     if bool(model.wide_layers) != bool(model.wide_mlp):
         raise ModelError(
