@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import copymode
 from threading import get_ident
 
-from tpusim.base.errors import FileError
+from tpusim.base.errors import FileError, TpusimError
 from tpusim.base.shown_value import shown
 from tpusim.base.units import format_bytes
 
@@ -83,7 +83,7 @@ def blame_reading(instead: str) -> Iterator[None]:
     """Raise FileError with a sentence, which leaves out the path, if a read fails."""
     try:
         yield
-    except FileError:
+    except TpusimError:
         raise
     except OSError as error:
         raise FileError(f"cannot be read: {error.strerror}; give {instead}") from error

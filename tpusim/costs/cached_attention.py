@@ -29,7 +29,7 @@ class CachedAttentionRates:
     block: queries and keys that are visited at once.
     key, query, output: HBM traffic in one direction per cached key, and per token.
     turn: per second of the shorter direction, as the bus turns (`compute.hbm_seconds`).
-    launch: of the kernel.
+    launch: of the kernel, or of the operations in its place.
     """
 
     ranks: float
@@ -60,7 +60,7 @@ class CachedAttentionRates:
             query=float(work.query_bytes) * byte,
             output=float(work.output_bytes) * byte,
             turn=2 * (1 / copy_bandwidth(device) / byte - 1),
-            launch=device.costs.op_launch,
+            launch=work.operations * device.costs.op_launch,
         )
 
     def seconds(self, load: AttentionLoad) -> float:

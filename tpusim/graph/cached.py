@@ -26,6 +26,10 @@ ROWS = "rows"
 
 LOGITS = "logits"
 
+DOT_OPERATIONS = 6
+"""Operations of attention that is no kernel: keys and values are written to the cache, scores are
+multiplied, their maximum and the sum of their exponentials are taken, and values are summed."""
+
 SAMPLER_FLOPS = 10.0
 """Vector operations per logit of a sampler: its temperature, maximum, exponential and sum.
 Assumed: counted from a softmax with a temperature; a greedy sampler has one."""
@@ -40,6 +44,7 @@ class CacheForm:
     dtype: of the cache.
     weight_dtype: of the matrices of the layers as they are stored; empty for that of all weights.
     sampled: a sampler reads the logits.
+    fused: attention is a kernel; otherwise it is `DOT_OPERATIONS`.
     """
 
     tokens: int
@@ -47,6 +52,7 @@ class CacheForm:
     dtype: str
     weight_dtype: str = ""
     sampled: bool = True
+    fused: bool = True
 
 
 def cached_pass(graph: Graph, form: CacheForm, load: Mapping[str, int]) -> Graph:
@@ -94,6 +100,7 @@ def _cached_attention(op: Attention, form: CacheForm) -> CachedAttention:
         state("cached_values", op.value),
         op.output,
         op.window,
+        operations=1 if form.fused else DOT_OPERATIONS,
     )
 
 

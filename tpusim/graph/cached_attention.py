@@ -31,6 +31,7 @@ class CachedAttention:
     cached_key, cached_value: the cache, [cached, kv_heads, width].
     output: result, [batch, seq, heads, width of the values].
     window: keys that a query sees; 0 for all.
+    operations: that compute it, 1 for a kernel.
     """
 
     name: str
@@ -41,6 +42,7 @@ class CachedAttention:
     cached_value: Tensor
     output: Tensor
     window: int = 0
+    operations: int = 1
     phase: Phase = Phase.FORWARD
 
     @property

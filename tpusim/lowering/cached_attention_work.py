@@ -33,5 +33,6 @@ def cached_attention_work(
         key_bytes=kv_heads * (width + value_width) * sizes.itemsize(op.cached_key.dtype),
         query_bytes=heads * width * item,
         output_bytes=heads * value_width * item,
+        operations=op.operations,
         block=sizes.kernel.block_of(backward=False),
     )

@@ -276,6 +276,8 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     elif name not in builder.weights:
         used = {axis for axes in ids.values() for axis in axes}
         kept = {dim: tuple(a for a in layout[dim] if a not in used) for dim in columns}
+    elif isinstance(op, Gather):
+        kept = _columns_in_place(op.output, builder.layout_of(op.output), ids, layout, columns)
     parts = {dim: kept.get(dim, ()) for dim in columns}
     taken = {axis for axes in parts.values() for axis in axes}
     split = {dim: tuple(a for a in axes if a not in taken) for dim, axes in ids.items()} | parts
@@ -286,6 +288,19 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
         builder.settle_results(builder.compute(op, split, reads))
     else:
         _divided(builder, op, split)
+
+
+def _columns_in_place(
+    rows: Tensor, wanted: Layout, ids: Split, table: Split, columns: Sequence[str]
+) -> Split:
+    """Return the axes of a table's columns that no example is divided over and the rows keep."""
+    used = {axis for axes in ids.values() for axis in axes}
+    wants = dict(zip(rows.dims, wanted, strict=True))
+    return {
+        dim: table[dim]
+        for dim in columns
+        if table[dim] and set(table[dim]) <= set(wants[dim]) and used.isdisjoint(table[dim])
+    }
 
 
 def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> str:

@@ -96,6 +96,7 @@ def serving_graph(
         tokens=shape.pages * plan.page_size * plan.ranks,
         rows=shape.rows,
         dtype=plan.kv_dtype,
+        fused=plan.kernel == "paged",
         weight_dtype="" if plan.weight_dtype == "bf16" else plan.weight_dtype,
     )
     sizes = {

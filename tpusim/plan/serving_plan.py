@@ -19,6 +19,7 @@ from tpusim.plan.sharding import Sharding
 WeightDtype: TypeAlias = Literal["bf16", "f32", "int8", "fp8", "int4", "fp4"]
 CacheDtype: TypeAlias = Literal["bf16", "f32", "int8", "fp8"]
 ServedMatmulDtype: TypeAlias = Literal["", "bf16", "int8", "fp8"]
+ServedKernel: TypeAlias = Literal["paged", "dot"]
 AttentionSharding: TypeAlias = Literal["heads", "tokens"]
 
 DATA, ATTENTION_DATA, TENSOR, EMBED = SERVING_AXES = ("data", "attn_data", "tensor", "embed")
@@ -28,8 +29,8 @@ data: copies of all weights, each with sequences of its own.
 attn_data: copies of attention's weights, each with sequences of its own; MLPs, experts and the
     vocabulary are divided over it too (data-parallel attention).
 tensor: heads, MLPs, experts and the vocabulary are divided.
-embed: the width of the residual stream is divided, with `tensor` the two dimensions of Pope et al.
-    (arXiv:2211.05102, section 3.2.2).
+embed: the width of matrices is divided, with `tensor` the two dimensions of Pope et al.
+    (arXiv:2211.05102, section 3.2.2); the residual stream is divided over both.
 """
 
 
@@ -41,6 +42,7 @@ class ServingPlan:
     mesh: axis -> devices, of `SERVING_AXES`.
     rules: dimension -> axes, over those that follow from the mesh; see `Plan`.
     expert_parallel: experts are divided over the devices; otherwise each expert's matrices are.
+    kernel: `paged`, a kernel that reads pages of the cache, or `dot`, matmuls and a softmax of JAX.
     attention: kernels and cache are divided by `heads`, or by `tokens`: each device then has all
         heads of a part of the sequences (Pope et al., section 3.3).
     gather_weights: matrices are divided over all devices and gathered before each matmul, and
@@ -59,6 +61,7 @@ class ServingPlan:
     mesh: Mapping[str, int] = field(default_factory=lambda: {TENSOR: 1})
     rules: Mapping[str, Rule] = field(default_factory=dict)
     expert_parallel: bool = False
+    kernel: ServedKernel = "paged"
     attention: AttentionSharding = "heads"
     gather_weights: bool = False
     weight_dtype: WeightDtype = "bf16"
@@ -128,7 +131,7 @@ class ServingPlan:
         """The sharding of weights and activations by rules."""
         wide, heads, embed = self.over(ATTENTION_DATA, TENSOR), self.over(TENSOR), self.over(EMBED)
         experts, within = (wide, ()) if self.expert_parallel else ((), wide)
-        kept: Axes = () if self.gather_weights else embed
+        kept: Axes = () if self.gather_weights or not embed else (*embed, *wide)
         batch = self.over(DATA, ATTENTION_DATA)
         rules: dict[str, Rule] = {
             "embed": embed,
@@ -179,7 +182,7 @@ class ServingPlan:
             plan,
             sharding=sharding,
             numerics=self.numerics,
-            compiler=Compiler(attention_kernel=kernel, collective_matmul=False),
+            compiler=Compiler(attention_kernel=kernel),
             training=plan.training,
         )
 

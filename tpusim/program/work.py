@@ -176,6 +176,7 @@ class CachedAttentionWork:
     key_bytes, query_bytes, output_bytes: of a cached key with its value, and of the queries and the
         result of a token, all heads of the device together.
     block: queries and keys that a step of the kernel visits at once, of prompts.
+    operations: that compute it, 1 for a kernel.
     """
 
     heads: Number
@@ -191,6 +192,7 @@ class CachedAttentionWork:
     query_bytes: Number
     output_bytes: Number
     block: tuple[int, int]
+    operations: int = 1
 
     @property
     def local(self) -> AttentionLoad:

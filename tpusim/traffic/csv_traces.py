@@ -1,6 +1,8 @@
 """Traces with commas: Azure, BurstGPT, BLIS, Splitwise, and plain tables, told by their header."""
 
 import csv
+import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +14,18 @@ from numpy.typing import NDArray
 
 from tpusim.base.close_names import close_names, listed
 from tpusim.base.errors import TrafficError
-from tpusim.base.shown_value import cut, with_article
+from tpusim.base.plain_text import plain
+from tpusim.base.shown_value import cut, shown, with_article
 from tpusim.base.text_files import blame_reading
 from tpusim.traffic.checks import MOST_REQUESTS
-from tpusim.traffic.trace_rows import Numbers, Part, Rows, fault_of, window_of
+from tpusim.traffic.trace_rows import Numbers, TracePart, TraceRows, fault_of, window_of
 
 CHUNK = 250_000
 """Lines that are read at a time."""
 
 INSTEAD = "a trace: a CSV table with a header, JSON Lines, or JSON"
+
+LONGER = "has more cells than the header; put a cell that holds commas in double quotes"
 
 TOKEN_IDS = r"\[(?:\s*\d+\s*,)*\s*\d+\s*\]"
 """A list of token ids, whose length is the count."""
@@ -55,7 +60,7 @@ README.md of github.com/HPMLL/BurstGPT; the documentation of inference-sim (BLIS
 splitwise-sim."""
 
 
-def read_csv_trace(path: Path, part: Part) -> tuple[Rows, CsvFormat, int]:
+def read_csv_trace(path: Path, part: TracePart) -> tuple[TraceRows, CsvFormat, int]:
     """Return the rows of a trace in a window, its format, and the failed requests left out.
 
     Reading ends where the part ends; rows after it are not checked.
@@ -64,15 +69,16 @@ def read_csv_trace(path: Path, part: Part) -> tuple[Rows, CsvFormat, int]:
     """
     header, lines = _header(path)
     kind = _format(header)
-    kept: list[Rows] = []
+    kept: list[TraceRows] = []
     failed = count = 0
-    first, last = None, -np.inf
+    first: Any = None
+    last: Any = -np.inf
     for frame in _frames(path, len(header), lines):
         rows, failures = _rows(frame, header, kind, last)
         failed += failures
         if not len(rows.times):
             continue
-        first, last = float(rows.times[0]) if first is None else first, float(rows.times[-1])
+        first, last = rows.times[0] if first is None else first, rows.times[-1]
         kept.append(rows.at(window_of(rows.times, first, kind.per_s, part)))
         count += len(kept[-1].times)
         if count > MOST_REQUESTS:
@@ -84,7 +90,7 @@ def read_csv_trace(path: Path, part: Part) -> tuple[Rows, CsvFormat, int]:
             break
     if first is None:
         raise TrafficError("no requests below the header; give a trace that has some")
-    return Rows(*map(np.concatenate, zip(*kept, strict=True))), kind, failed
+    return TraceRows(*map(np.concatenate, zip(*kept, strict=True))), kind, failed
 
 
 def _header(path: Path) -> tuple[list[str], int]:
@@ -97,9 +103,9 @@ def _first_line(file: TextIO) -> tuple[list[str], int]:
     reader = csv.reader(file)
     try:
         cells = next((line for line in reader if any(line)), [])
-    except csv.Error as error:
+    except (csv.Error, UnicodeDecodeError) as error:
         raise TrafficError(f"not a table of comma-separated values: {error}") from error
-    return [cell.strip() for cell in cells], reader.line_num
+    return [plain(cell.strip()) for cell in cells], reader.line_num
 
 
 def _format(header: Sequence[str]) -> CsvFormat:
@@ -148,28 +154,36 @@ def _frames(path: Path, columns: int, lines: int) -> Iterator[pd.DataFrame]:
             na_values=[""],
             chunksize=CHUNK,
         ) as reader:
-            for frame in reader:
+            while (frame := _next(reader)) is not None:
                 frame.index += lines + 1
                 yield frame.dropna(how="all")
     except pd.errors.EmptyDataError:
         return
+    except pd.errors.ParserWarning as error:
+        raise TrafficError(f"each line {LONGER}") from error
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         said = str(error).strip().removeprefix("Error tokenizing data. C error: ")
+        if found := re.search(r"in line (\d+), saw", said):
+            raise TrafficError(f"line {found[1]} {LONGER}") from error
         raise TrafficError(f"not a table of comma-separated values: {said}") from error
 
 
+def _next(reader: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
+    """Return the next frame, None at the end. Raise ParserWarning where pandas drops cells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        return next(reader, None)
+
+
 def _rows(
-    frame: pd.DataFrame, header: Sequence[str], kind: CsvFormat, before: float
-) -> tuple[Rows, int]:
+    frame: pd.DataFrame, header: Sequence[str], kind: CsvFormat, before: Any
+) -> tuple[TraceRows, int]:
     """Return the rows of a frame and the failures among them. Raise TrafficError for a bad one.
 
     before: time of the row before the frame.
     """
     if not (longer := frame[len(header)].dropna()).empty:
-        raise TrafficError(
-            f"line {longer.index[0]} has more cells than the header; "
-            "put a cell that holds commas in double quotes"
-        )
+        raise TrafficError(f"line {longer.index[0]} {LONGER}")
     found = [frame[header.index(name)] for name in kind.columns]
     failed = np.zeros(len(frame), dtype=np.bool_)
     if kind.failures:
@@ -177,13 +191,13 @@ def _rows(
             failed |= cells.isna().to_numpy() | (_numbers(cells) == 0)
         found = [cells[~failed] for cells in found]
     times = _dates(found[0]) if kind.dated else _numbers(found[0])
-    rows = Rows(times, _tokens(found[1]), _tokens(found[2]))
+    rows = TraceRows(times, _tokens(found[1]), _tokens(found[2]))
     if fault := fault_of(rows, kind.columns, before):
         cells = found[kind.columns.index(fault.column)]
         value = cells.iloc[fault.row]
-        said = "empty" if pd.isna(value) else cut(str(value))
+        said = "empty" if pd.isna(value) else shown(value)
         line = cells.index[fault.row]
-        raise TrafficError(f"line {line}: {fault.column} is {said}; {fault.clause}")
+        raise TrafficError(f"line {line}: {fault.column} is {said}{fault.clause}")
     return rows, int(failed.sum())
 
 
@@ -206,6 +220,7 @@ def _tokens(cells: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def _dates(cells: "pd.Series[Any]") -> NDArray[np.int64]:
-    """Return dates as nanoseconds since 1970; NO_DATE where there is none."""
+    """Return dates as nanoseconds since 1970; NO_DATE where there is none of 1700 to 2200."""
     dates = pd.to_datetime(cells.astype(str), format="ISO8601", utc=True, errors="coerce")
-    return dates.dt.tz_localize(None).to_numpy().astype("datetime64[ns]").astype(np.int64)
+    known = dates.where(dates.dt.year.between(1700, 2200)).dt.tz_localize(None)
+    return known.dt.as_unit("ns").to_numpy().astype(np.int64)

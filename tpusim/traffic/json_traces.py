@@ -9,10 +9,11 @@ import numpy as np
 
 from tpusim.base.close_names import close_names, listed
 from tpusim.base.errors import TrafficError
+from tpusim.base.plain_text import plain
 from tpusim.base.shown_value import shown
 from tpusim.base.text_files import read_bytes
 from tpusim.traffic.checks import MOST_REQUESTS, MOST_TOKENS, whole
-from tpusim.traffic.trace_rows import Rows, fault_of
+from tpusim.traffic.trace_rows import TraceRows, fault_of
 
 BLOCK = 512
 """Tokens of a block of Mooncake's `hash_ids`."""
@@ -28,7 +29,7 @@ TOKENS = "tokens"
 class MooncakeTrace(NamedTuple):
     """The rows of a Mooncake trace, times in ms, and the hashes of each prompt; none if unknown."""
 
-    rows: Rows
+    rows: TraceRows
     prefixes: tuple[tuple[int, ...], ...]
 
 
@@ -50,12 +51,10 @@ def read_mooncake_trace(path: Path, instead: str) -> MooncakeTrace:
         prefixes.append(_hashes(line, value, columns[1][-1]))
         if len(lines) > MOST_REQUESTS:
             raise TrafficError(f"more than {MOST_REQUESTS:,} requests; split the file")
-    rows = Rows(*(np.array(column, dtype=np.float64) for column in columns))
+    rows = TraceRows(*(np.array(column, dtype=np.float64) for column in columns))
     if fault := fault_of(rows, KEYS):
         value = columns[KEYS.index(fault.column)][fault.row]
-        raise TrafficError(
-            f"line {lines[fault.row]}: {fault.column} is {value:.15g}; {fault.clause}"
-        )
+        raise TrafficError(f"line {lines[fault.row]}: {fault.column} is {value:.15g}{fault.clause}")
     return MooncakeTrace(rows, tuple(prefixes) if any(prefixes) else ())
 
 
@@ -63,7 +62,7 @@ def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not text.strip():
             continue
-        value = _parsed(text, f"line {line}")
+        value = _parsed(text, f"line {line}", "write one JSON object a line")
         if not isinstance(value, dict):
             raise TrafficError(
                 f"line {line} is {shown(value)}; write one JSON object a line, with {listed(KEYS)}"
@@ -71,17 +70,21 @@ def _lines(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, value
 
 
-def _parsed(text: bytes, where: str) -> Any:
+def _parsed(text: bytes, where: str, instead: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TrafficError(f"{where} is no JSON ({error}); write one JSON object a line") from error
+        raise TrafficError(f"{where} is no JSON ({error}); {instead}") from error
 
 
 def _number(line: int, key: str, value: dict[str, Any]) -> float:
     if key not in value:
         close = close_names(key, [each for each in value if each not in KEYS])
-        advice = f"rename {close[0]!r} to it" if close else f"the line has {listed(list(value))}"
+        advice = (
+            f"rename {close[0]!r} to it"
+            if close
+            else f"the line has {listed([*map(plain, value)])}"
+        )
         raise TrafficError(f"line {line} has no {key!r}, which a Mooncake trace has; {advice}")
     found = value[key]
     if isinstance(found, bool) or not isinstance(found, int | float) or abs(found) > 2**53:
@@ -103,7 +106,7 @@ def _hashes(line: int, value: dict[str, Any], tokens: float) -> tuple[int, ...]:
     return tuple(found)
 
 
-def read_sharegpt(path: Path, instead: str) -> tuple[Rows, int]:
+def read_sharegpt(path: Path, instead: str) -> tuple[TraceRows, int]:
     """Return the first two turns of each conversation as a request, and how many have fewer.
 
     As `vllm bench serve --dataset-name sharegpt`: the first turn is the prompt, the second one the
@@ -115,7 +118,7 @@ def read_sharegpt(path: Path, instead: str) -> tuple[Rows, int]:
     Raise TrafficError for a file without such counts.
     """
     content = read_bytes(path, "a trace", instead, LARGEST_BYTES)
-    found = _parsed(content.removeprefix(b"\xef\xbb\xbf"), "the file")
+    found = _parsed(content.removeprefix(b"\xef\xbb\xbf"), "the file", "give a whole ShareGPT file")
     lengths: list[tuple[int, int]] = []
     for at, entry in enumerate(found, 1):
         turns = entry.get("conversations") if isinstance(entry, dict) else None
@@ -127,7 +130,7 @@ def read_sharegpt(path: Path, instead: str) -> tuple[Rows, int]:
         if len(turns) >= 2:
             lengths.append((_turn(at, 1, turns[0]), _turn(at, 2, turns[1])))
     prompt, output = np.array(lengths, dtype=np.float64).reshape(-1, 2).T
-    return Rows(np.zeros(len(lengths)), prompt, output), len(found) - len(lengths)
+    return TraceRows(np.zeros(len(lengths)), prompt, output), len(found) - len(lengths)
 
 
 def _turn(at: int, number: int, turn: Any) -> int:

@@ -6,11 +6,10 @@ import numpy as np
 
 from tpusim.base.errors import TrafficError, blame
 from tpusim.base.text_files import blame_reading, check_readable
-from tpusim.traffic.checks import MOST_REQUESTS
 from tpusim.traffic.csv_traces import INSTEAD, read_csv_trace
 from tpusim.traffic.json_traces import BLOCK, read_mooncake_trace, read_sharegpt
 from tpusim.traffic.requests import Requests
-from tpusim.traffic.trace_rows import Part, Rows, arrivals_of, window_of
+from tpusim.traffic.trace_rows import TracePart, TraceRows, arrivals_of, window_of
 
 LARGEST_BYTES = 2**33
 """Size of the largest trace that is read."""
@@ -18,7 +17,7 @@ LARGEST_BYTES = 2**33
 MS_PER_S = 1000
 
 
-def read_trace(path: Path, part: Part) -> tuple[Requests, str]:
+def read_trace(path: Path, part: TracePart) -> tuple[Requests, str]:
     """Return the requests of a trace, and its format in words.
 
     The format is told by the beginning of the file: `{` is a Mooncake trace, `[` is ShareGPT, and
@@ -41,14 +40,14 @@ def read_trace(path: Path, part: Part) -> tuple[Requests, str]:
         return _requests(rows, kind.per_s, part), f"{kind.name} trace {path.name}{skipped}"
 
 
-def _mooncake(path: Path, part: Part) -> tuple[Requests, str]:
+def _mooncake(path: Path, part: TracePart) -> tuple[Requests, str]:
     rows, prefixes = read_mooncake_trace(path, INSTEAD)
-    kept = window_of(rows.times, float(rows.times[0]), MS_PER_S, part)
+    kept = window_of(rows.times, rows.times[0], MS_PER_S, part)
     requests = _requests(rows.at(kept), MS_PER_S, part, prefixes[kept])
     return requests, f"Mooncake trace {path.name}"
 
 
-def _sharegpt(path: Path, part: Part) -> tuple[Requests, str]:
+def _sharegpt(path: Path, part: TracePart) -> tuple[Requests, str]:
     if part.window is not None:
         raise TrafficError("ShareGPT has no arrival times; leave out window")
     rows, short = read_sharegpt(path, INSTEAD)
@@ -57,15 +56,13 @@ def _sharegpt(path: Path, part: Part) -> tuple[Requests, str]:
 
 
 def _requests(
-    rows: Rows, per_s: int, part: Part, prefixes: tuple[tuple[int, ...], ...] = ()
+    rows: TraceRows, per_s: int, part: TracePart, prefixes: tuple[tuple[int, ...], ...] = ()
 ) -> Requests:
     """Return the first of rows as requests, the first one at 0. Raise TrafficError if none is."""
     rows = rows.at(slice(part.requests))
     if not len(rows.times):
         where = f" in window={part.window}" if part.window else ""
         raise TrafficError(f"no requests{where}; give a trace that has some, or another window")
-    if len(rows.times) > MOST_REQUESTS:
-        raise TrafficError(f"more than {MOST_REQUESTS:,} requests; take a part, such as requests=1")
     prefixes = prefixes[: part.requests]
     return Requests(
         arrival_ps=arrivals_of(rows.times, per_s),

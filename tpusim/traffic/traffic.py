@@ -170,11 +170,11 @@ class Traffic:
 
         Raise TrafficError for a trace that cannot be read, FileError for a file that cannot.
         """
-        from tpusim.traffic.trace_rows import Part
+        from tpusim.traffic.trace_rows import TracePart
         from tpusim.traffic.traces import read_trace
 
         place = path_of(path, "Traffic.read")
-        found, source = read_trace(place, Part(requests=requests, window=window))
+        found, source = read_trace(place, TracePart(requests=requests, window=window))
         span = float(found.arrival_ps[-1]) / PS_PER_S
         rate = (len(found) - 1) / span if span else 0.0
         traffic = cls(requests=found, rate=rate, source=source)
