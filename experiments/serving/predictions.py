@@ -7,12 +7,12 @@ from row_setup import RowSetup, pairs_of_prompt, row_setup
 from row_traffic import row_traffic
 from serving_row import TIMES, ServingRow
 
-import tpusim as ts
 from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import cut
 from tpusim.pipeline.serving_step import StepShape
 from tpusim.server import StepLoad
 from tpusim.serving.engines import Buckets
+from tpusim.serving.serve import serve as served_load
 from tpusim.serving.step_table import StepTable
 from tpusim.simulation.serving_run import serve_step
 
@@ -27,13 +27,13 @@ NUMBERS = {
 """Metrics of a served load by columns."""
 
 Serve = Callable[..., Any]
-"""`ts.serve`."""
+"""`tpusim.serving.serve`."""
 
 
 def predict(row: ServingRow, serve: Serve | None = None) -> tuple[dict[str, float], list[str]]:
     """Return the predictions of a row's measurements by column, and what was assumed.
 
-    serve: in place of `ts.serve`.
+    serve: in place of the simulator.
 
     Raise a TpusimError with one sentence for a row that cannot be simulated.
     """
@@ -44,7 +44,7 @@ def predict(row: ServingRow, serve: Serve | None = None) -> tuple[dict[str, floa
     _check_served(row)
     if row.text("arrival") == "static":
         return {name: _static(setup) for name in wanted if name == "time_s"}, setup.assumed
-    return _served(setup, wanted, serve or ts.serve), setup.assumed
+    return _served(setup, wanted, serve or served_load), setup.assumed
 
 
 def _check_served(row: ServingRow) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
 def predicted_rows(rows: Iterable[ServingRow], serve: Serve | None = None) -> list[RowError]:
     """Return all measurements beside their predictions.
 
-    serve: in place of `ts.serve`.
+    serve: in place of the simulator.
     """
     found: list[RowError] = []
     for row in rows:
