@@ -52,6 +52,10 @@ from tpusim.graph.graph import walk as walk
 from tpusim.graph.layer_row import LayerRow as LayerRow
 from tpusim.graph.layer_row import layer_count as layer_count
 from tpusim.graph.layer_row import layer_row as layer_row
+from tpusim.graph.linear_attention import LinearAttention as LinearAttention
+from tpusim.graph.linear_states import PAST as PAST
+from tpusim.graph.linear_states import TAPS as TAPS
+from tpusim.graph.linear_states import with_linear_states as with_linear_states
 from tpusim.graph.matrices import Matrix as Matrix
 from tpusim.graph.matrices import layer_matrices as layer_matrices
 from tpusim.graph.model_parts import ModelPart as ModelPart
