@@ -17,6 +17,7 @@ from tpusim.graph.forward_pass import forward_pass
 from tpusim.graph.function import function
 from tpusim.graph.gather import Gather
 from tpusim.graph.graph import LOSS, Graph
+from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.tensor import Tensor, TensorRole
@@ -79,6 +80,8 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
         yield replace(op, body=body)
     elif isinstance(op, Attention) and op.causal:
         yield _cached_attention(op, form)
+    elif isinstance(op, LinearAttention):
+        yield replace(op, state=_state_of_sequences(op))
     else:
         yield op
 
@@ -102,6 +105,13 @@ def _cached_attention(op: Attention, form: CacheForm) -> CachedAttention:
         op.window,
         operations=1 if form.fused else DOT_OPERATIONS,
     )
+
+
+def _state_of_sequences(op: LinearAttention) -> Tensor:
+    """Return the states of linear attention of all sequences, in f32 as in `linear_states`."""
+    batch, _, heads, value_width = op.value.dims
+    dims = (batch, ROWS, heads, op.key.dims[-1], value_width)
+    return Tensor(f"{op.name}_state", dims, TensorRole.STATE, "f32")
 
 
 def _with_narrow_weights(op: Op, dtype: str) -> Op:
