@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tpusim.graph.attention import Attention
-from tpusim.graph.cached_attention import CACHED, CachedAttention
+from tpusim.graph.cached_attention import CACHED, LATENT_HEADS, CachedAttention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.forward_pass import forward_pass
 from tpusim.graph.function import function
@@ -100,7 +100,7 @@ def _cached_attention(op: Attention, form: CacheForm) -> CachedAttention:
         op.key.view((batch, seq, *op.key.dims[2:])),
         op.value.view((batch, seq, *op.value.dims[2:])),
         state("cached_keys", op.key),
-        state("cached_values", op.value),
+        None if LATENT_HEADS in op.key.dims else state("cached_values", op.value),
         op.output,
         op.window,
         operations=1 if form.fused else DOT_OPERATIONS,

@@ -21,6 +21,7 @@ def cached_attention_work(
         for dim in (op.query.dims[2], *op.key.dims[2:], op.value.dims[-1])
     )
     item = sizes.itemsize(op.query.dtype)
+    cached = width if op.cached_value is None else width + value_width
     return program.CachedAttentionWork(
         heads=heads,
         kv_heads=kv_heads,
@@ -31,7 +32,7 @@ def cached_attention_work(
         drafted=sizes.dims[DRAFTED],
         window=op.window,
         dtype=sizes.compute_dtype,
-        key_bytes=kv_heads * (width + value_width) * sizes.itemsize(op.cached_key.dtype),
+        key_bytes=kv_heads * cached * sizes.itemsize(op.cached_key.dtype),
         query_bytes=heads * width * item,
         output_bytes=heads * value_width * item,
         operations=op.operations,
