@@ -6,7 +6,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.serving_step import StepShape, serving_step
 from tpusim.plan import ServingPlan
-from tpusim.results import PlanResult, Verdicts
+from tpusim.results import ServedStep, Verdicts
 from tpusim.server.step_load import StepLoad
 from tpusim.simulation.placement_search import StepOnPlacements, fastest_run
 from tpusim.simulation.plan_run import placements_of, result_of
@@ -15,7 +15,7 @@ from tpusim.simulation.plan_run import placements_of, result_of
 @checked_call
 def serve_step(
     model: Architecture, plan: ServingPlan, pod: Slice, load: StepLoad, shape: StepShape
-) -> PlanResult:
+) -> ServedStep:
     """Simulate one step of a server, without its host.
 
     load: tokens and keys of the step, over all ranks of the replica.
@@ -30,4 +30,5 @@ def serve_step(
         timeline = found.run.timeline()
     given = plan.placement is not None
     verdicts = Verdicts(known.step.dropped, given, trained=False)
-    return result_of(model, known.step.plan, pod, known.step, found, timeline, verdicts)
+    step = result_of(model, known.step.plan, pod, known.step, found, timeline, verdicts)
+    return ServedStep.of_step(step, plan, load)
