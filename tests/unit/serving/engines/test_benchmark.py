@@ -16,7 +16,7 @@ def test_a_closed_loop_of_ranges() -> None:
     prompt, output = traffic.requests.prompt, traffic.requests.output
     assert (traffic.users, len(traffic.requests)) == (16, 3000)
     assert (prompt.min() - 200, prompt.max() - 1800) == pytest.approx((0, 0), abs=5)
-    assert (output.min(), output.max()) == (20, 180)
+    assert (output.min(), output.max()) == (19, 180)  # vLLM rounds 100 x (1 - 0.8) down
 
 
 def test_an_open_loop() -> None:
