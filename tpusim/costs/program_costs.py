@@ -24,6 +24,7 @@ from tpusim.costs.compute import (
     step_matmul_seconds,
 )
 from tpusim.costs.convolution import convolution_seconds
+from tpusim.costs.linear_attention import linear_attention_seconds
 from tpusim.costs.links import FROM_HOST, TO_HOST
 from tpusim.costs.network_tasks import (
     CollectiveCosts,
@@ -59,6 +60,7 @@ from tpusim.program import (
     Compute,
     ConvolutionWork,
     EstimatedWork,
+    LinearAttentionWork,
     Loop,
     MatmulWork,
     Number,
@@ -79,6 +81,7 @@ _SECONDS_OF: Mapping[type, Callable[..., Number]] = {
     ConvolutionWork: convolution_seconds,
     AttentionWork: attention_seconds,
     CachedAttentionWork: cached_attention_seconds,
+    LinearAttentionWork: linear_attention_seconds,
     VectorWork: group_seconds,
     EstimatedWork: estimate_seconds,
 }

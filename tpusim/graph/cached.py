@@ -24,7 +24,7 @@ from tpusim.graph.tensor import Tensor, TensorRole
 ROWS = "rows"
 """The dimension of the tokens whose logits are computed: the last one of each sequence."""
 
-LOGITS = "logits"
+LOGITS, NEXT_TOKEN = "logits", "next_token"
 
 DOT_OPERATIONS = 6
 """Operations of attention that is no kernel: keys and values are written to the cache, scores are
@@ -165,7 +165,7 @@ def _sampler(logits: Tensor) -> tuple[Pointwise, ...]:
     passes through HBM (profile of Gemma 2B, vllm-project/tpu-inference, pull request 3363).
     """
     wide = replace(logits, name="sampled_logits", dtype="f32")
-    token = Tensor("next_token", logits.dims[:-1], dtype="f32")
+    token = Tensor(NEXT_TOKEN, logits.dims[:-1], dtype="f32")
     cast = Pointwise("cast_logits", (logits,), (wide,), 1.0, keeps="", alone=True)
     pick = Pointwise(
         "sample",

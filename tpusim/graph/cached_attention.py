@@ -8,16 +8,18 @@ from tpusim.graph.tensor import Cotangents, DimSizes, MakeGradient, Tensor
 CACHED = "cached"
 """The dimension of the cache: tokens that it holds."""
 
-DECODES, CONTEXT, PREFILLS, PREFILL_KEYS, PREFILL_PAIRS, DRAFTED = LOAD = (
+DECODES, CONTEXT, PREFILLS, PREFILL_KEYS, PREFILL_PAIRS, DRAFTED, ROUTED = LOAD = (
     "decodes",
     "context",
     "prefills",
     "prefill_keys",
     "prefill_pairs",
     "drafted",
+    "routed",
 )
-"""Sizes of a graph that no tensor has: the load of a step (`server.StepLoad`), and the tokens that
-a sequence which decodes has in it (`drafted`, 1 without speculation)."""
+"""Sizes of a graph that no tensor has: the load of a step (`server.StepLoad`), the tokens that a
+sequence which decodes has in it (`drafted`, 1 without speculation), and those that experts serve
+(`routed`): all that do not only fill a bucket."""
 
 
 @dataclass(frozen=True, slots=True)

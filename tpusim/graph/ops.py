@@ -14,6 +14,7 @@ from tpusim.graph.cached_attention import CachedAttention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution, Pool
 from tpusim.graph.gather import Gather, Scatter
+from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.reshape import Reshape
 from tpusim.graph.state import StateUpdate
@@ -93,6 +94,7 @@ Op: TypeAlias = (
     | Scatter
     | Attention
     | CachedAttention
+    | LinearAttention
     | TokenRouting
     | StateUpdate
     | Scan

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
+from tpusim.lowering.active_experts import active_groups
 from tpusim.lowering.cached_attention_work import cached_attention_work
 from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.lowering.routing_work import routing_work, with_picked_bias
@@ -41,6 +42,7 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if not op.ragged:
                 return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue)
             ragged = "k" if "slot" not in op.output.dims else "m"
+            batch, m = active_groups(batch, m, sizes)
             tiles = _tiles(op, dims[1:], (batch, m, k, n), sizes)
             item = sizes.itemsize(op.lhs.dtype)
             read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles)
@@ -53,6 +55,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             return _attention(op, split, sizes, read, written)
         case graph.CachedAttention():
             return cached_attention_work(op, split, sizes)
+        case graph.LinearAttention():
+            return _linear_attention(op, split, sizes, read, written)
         case graph.Gather() | graph.Scatter():
             rows = operand_bytes(
                 op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes
@@ -256,6 +260,31 @@ def _attention(
         block=sizes.kernel.block_of(backward=op.backward),
         fused=sizes.kernel.fused,
         library=sizes.kernel.library,
+    )
+
+
+def _linear_attention(
+    op: graph.LinearAttention,
+    split: Mapping[str, Axes],
+    sizes: Sizes,
+    read: Number,
+    written: Number,
+) -> program.LinearAttentionWork:
+    """Return the work of a kernel of linear attention, which writes its state where it reads it."""
+    batch, q_len, heads, value_dim = (sizes.extent(d, split.get(d, ())) for d in op.value.dims)
+    decays = op.decay.dims if op.decay else ()
+    return program.LinearAttentionWork(
+        batch=batch,
+        heads=heads,
+        q_len=q_len,
+        key_dim=sizes.extent(op.key.dims[-1], ()),
+        value_dim=value_dim,
+        dtype=sizes.compute_dtype,
+        decay="channel" if op.key.dims[-1] in decays else "head" if decays else "",
+        delta=op.strength is not None,
+        backward=op.backward,
+        read_bytes=read,
+        write_bytes=written + (operand_bytes(op.state, split, sizes) if op.state else 0),
     )
 
 

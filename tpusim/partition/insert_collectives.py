@@ -18,6 +18,7 @@ from tpusim.graph import (
     Einsum,
     Gather,
     Graph,
+    LinearAttention,
     Op,
     Pointwise,
     Pool,
@@ -162,6 +163,9 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
             _attention(builder, op)
         case CachedAttention():
             _cached_attention(builder, op)
+        case LinearAttention():
+            value = builder.reduced(op.value)
+            _divided(builder, op, divide.linear_attention(op, value.layout))
         case Reshape():
             _reshape(builder, op)
         case Gather():

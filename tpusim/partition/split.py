@@ -6,7 +6,15 @@ sharded alike, keep the axes that the result wants, and move as little as possib
 
 from collections.abc import Sequence
 
-from tpusim.graph import Attention, CachedAttention, Tensor, TokenRouting, is_sequence, plain_dim
+from tpusim.graph import (
+    Attention,
+    CachedAttention,
+    LinearAttention,
+    Tensor,
+    TokenRouting,
+    is_sequence,
+    plain_dim,
+)
 from tpusim.partition.layout import Layout
 from tpusim.plan import Axes
 
@@ -118,6 +126,16 @@ def cached_attention(op: CachedAttention, query: Layout, key: Layout) -> Split:
     split[op.cached_key.dims[0]] = (*split[op.query.dims[0]], *split[op.query.dims[1]])
     split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     return split
+
+
+def linear_attention(op: LinearAttention, value: Layout) -> Split:
+    """Return the division of a kernel of a recurrence: sequences and heads, those of keys alike.
+
+    The sequence is whole on each device, as each token's state needs those of all before.
+    """
+    batch, sequence, heads, width = op.value.dims
+    split = {batch: value[0], sequence: (), heads: value[2], width: ()}
+    return dict.fromkeys((op.query.dims[2], op.key.dims[2]), value[2]) | split
 
 
 def route(op: TokenRouting, tokens: Layout, gates: Layout) -> Split:

@@ -11,14 +11,18 @@ from tpusim.graph import (
     CONTEXT,
     DECODES,
     DRAFTED,
+    NEXT_TOKEN,
     PREFILL_KEYS,
     PREFILL_PAIRS,
     PREFILLS,
+    ROUTED,
     ROWS,
     CachedAttention,
     CacheForm,
+    Gather,
     Graph,
     Tensor,
+    TensorRole,
     cached_pass,
     plain_dim,
     walk,
@@ -26,7 +30,7 @@ from tpusim.graph import (
 )
 from tpusim.hardware import Slice
 from tpusim.lowering import BodyChoices
-from tpusim.models import Architecture, GraphChoices
+from tpusim.models import Architecture, ExpertRouting, GraphChoices
 from tpusim.partition import (
     Layout,
     ShardingRules,
@@ -48,12 +52,14 @@ class StepShape:
     rows: tokens of each rank whose logits are computed.
     pages: of the cache, of each rank.
     drafted: tokens that a sequence which decodes has in a step.
+    routed: tokens of all ranks that experts serve; 0 for all, those that fill the bucket included.
     """
 
     tokens: int
     rows: int
     pages: int = 1
     drafted: int = 1
+    routed: int = 0
 
 
 def serving_step(
@@ -106,13 +112,16 @@ def serving_graph(
         PREFILL_KEYS: load.prefill_keys,
         PREFILL_PAIRS: load.prefill_pairs,
         DRAFTED: shape.drafted,
+        ROUTED: shape.routed or shape.tokens * plan.ranks,
     }
     return cached_pass(_with_heads_for_all(forward, plan), form, sizes)
 
 
 @lru_cache(maxsize=32)
 def _forward(model: Architecture, ranks: int, tokens: int) -> Graph:
-    return model.graph(batch=ranks, seq_len=tokens, choices=GraphChoices(cached=True))
+    routing = ExpertRouting(exchange="gather")
+    choices = GraphChoices(cached=True, routing=routing)
+    return model.graph(batch=ranks, seq_len=tokens, choices=choices)
 
 
 def _with_heads_for_all(graph: Graph, plan: ServingPlan) -> Graph:
@@ -144,8 +153,14 @@ def _fixed_layouts(
     for op, _ in walk(graph.ops):
         if isinstance(op, CachedAttention):
             yield from _kernel_layouts(op, plan, within)
-        elif plan.over(ATTENTION_DATA):
-            yield from ((t.name, _gathered(t, plan, rules)) for t in op.outputs if _of_all(t))
+            continue
+        if isinstance(op, Gather) and op.table.role is TensorRole.PARAM:
+            yield op.table.name, (plan.over(TENSOR), rules.layout(op.table)[1])
+        for tensor in (*op.inputs, *op.outputs):
+            if _of_router(tensor):
+                yield tensor.name, _whole_experts(tensor, plan)
+            elif plan.over(ATTENTION_DATA) and _of_all(tensor):
+                yield tensor.name, _gathered(tensor, plan, rules)
 
 
 def _kernel_layouts(
@@ -160,12 +175,23 @@ def _kernel_layouts(
         yield state.name, ((*ranks, *within), heads, ())
 
 
-_DIVIDED_BY_ALL = ("mlp", "shared_mlp", "vocab", "expert_mlp", "expert")
+def _of_router(tensor: Tensor) -> bool:
+    """Return True for the router's matrix and for its product."""
+    return tensor.short in ("router", "router_logits", "router_bias")
+
+
+def _whole_experts(tensor: Tensor, plan: ServingPlan) -> Layout:
+    """Return the layout of a tensor of all experts, which each device has for all tokens."""
+    return tuple(plan.over(DATA) if dim == "batch" else () for dim in tensor.dims)
+
+
+_DIVIDED_BY_ALL = ("mlp", "shared_mlp", "vocab", "expert_mlp", "expert", "choice")
 
 
 def _of_all(tensor: Tensor) -> bool:
+    """Return True for what is computed of all tokens of the ranks of `attn_data`."""
     wide = any(plain_dim(dim) in _DIVIDED_BY_ALL for dim in tensor.dims)
-    return wide and tensor.dims[0] == "batch"
+    return (wide or tensor.short == NEXT_TOKEN) and tensor.dims[0] == "batch"
 
 
 def _gathered(tensor: Tensor, plan: ServingPlan, rules: ShardingRules) -> Layout:

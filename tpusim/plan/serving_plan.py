@@ -12,6 +12,7 @@ from tpusim.base.value_checks import check_flag, check_positive, check_words, is
 from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Axes, Rule
 from tpusim.plan.compiler import Compiler
+from tpusim.plan.experts import Experts
 from tpusim.plan.numerics import Numerics
 from tpusim.plan.plan import Plan
 from tpusim.plan.sharding import Sharding
@@ -32,6 +33,12 @@ tensor: heads, MLPs, experts and the vocabulary are divided.
 embed: the width of matrices is divided, with `tensor` the two dimensions of Pope et al.
     (arXiv:2211.05102, section 3.2.2); the residual stream is divided over both.
 """
+
+
+EXPERT_TILES = (128, 2048, 5120)
+"""Tiles of the grouped kernels of experts: rows, `embed`, width. vllm-project/tpu-inference 0.32.0
+tunes them for each shape (kernels/megablox/tuned_block_sizes.py): 128 rows, and 2048 to 2560 by
+3072 to 6144 of the matrices of Qwen3-Coder-480B."""
 
 
 @checked_call
@@ -160,6 +167,7 @@ class ServingPlan:
         return Sharding(
             mesh={axis: size for axis, size in self.mesh.items() if size > 1} or {TENSOR: 1},
             rules={**rules, **self.rules},
+            experts=Experts(tiles=EXPERT_TILES),
             placement=self.placement,
         )
 

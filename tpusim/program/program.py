@@ -30,6 +30,7 @@ from tpusim.program.work import (
     CombinedWork,
     ConvolutionWork,
     EstimatedWork,
+    LinearAttentionWork,
     MatmulWork,
     VectorWork,
     Work,
@@ -144,6 +145,12 @@ def _work(work: Work) -> str:
             return (
                 f"attention of {_count(work.local.decodes)} decoding and "
                 f"{_count(work.local.prefills)} prompt tokens x {_count(work.heads)} heads"
+            )
+        case LinearAttentionWork():
+            kind = "linear attention backward" if work.backward else "linear attention"
+            return (
+                f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, {_count(work.q_len)} x "
+                f"{_count(work.key_dim)} x {_count(work.value_dim)}"
             )
         case VectorWork():
             moved = work.read_bytes + work.write_bytes

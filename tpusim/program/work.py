@@ -218,6 +218,37 @@ class CachedAttentionWork:
         return (local.decodes + local.prefills) * (self.key_bytes + self.output_bytes)
 
 
+LINEAR_CHUNK = 64
+"""Tokens of a chunk of linear attention: the default of SGLang-JAX's kernels of Gated DeltaNet
+(kernels/gdn/gated_delta.py), Kimi Delta Attention (kernels/kda/kda.py) and Lightning Attention
+(layers/attention/linear/lightning_backend.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionWork:
+    """A fused kernel of linear attention over `batch` sequences and `heads` heads of the device.
+
+    key_dim: width of queries and keys.
+    value_dim: width of the values.
+    decay: who has a decay that follows from the token: each `head`, each `channel` of the keys, or
+        "" for constants.
+    delta: the delta rule replaces what the state has for a key.
+    write_bytes: with those of a state that is written in place.
+    """
+
+    batch: Number
+    heads: Number
+    q_len: Number
+    key_dim: Number
+    value_dim: Number
+    dtype: str
+    decay: Literal["", "head", "channel"]
+    delta: bool
+    backward: bool
+    read_bytes: Number
+    write_bytes: Number
+
+
 @dataclass(frozen=True, slots=True)
 class VectorWork:
     """An element-wise, normalisation, reduction, lookup or copy group on the vector unit.
@@ -277,6 +308,7 @@ Work: TypeAlias = (
     | ConvolutionWork
     | AttentionWork
     | CachedAttentionWork
+    | LinearAttentionWork
     | VectorWork
     | EstimatedWork
     | CombinedWork
@@ -287,7 +319,7 @@ def kind_of(work: Work) -> str:
     """Return the kind of work for a breakdown; of several matmuls, that of the first."""
     if isinstance(work, EstimatedWork):
         return work.kind
-    if isinstance(work, CachedAttentionWork):
+    if isinstance(work, CachedAttentionWork | LinearAttentionWork):
         return "attention"
     first = work.parts[0] if isinstance(work, CombinedWork) else work
     return type(first).__name__.removesuffix("Work").lower()

@@ -52,7 +52,7 @@ def check_policy(policy: Policy) -> None:
             f"max_num_batched_tokens must be above the {policy.drafted} drafted tokens of a "
             f"sequence, not {policy.max_num_batched_tokens}"
         )
-    if policy.reserve is not None and not 0 <= policy.reserve:
+    if policy.reserve is not None and not policy.reserve >= 0:
         raise ServerError(f"reserve must be at least 0, not {policy.reserve:g}")
 
 

@@ -23,6 +23,7 @@ class Rank:
     prompt: the one whose prompt is computed in part, if there is one; it is the youngest.
     keys: the keys of the decoding sequences, summed.
     ends: the clock at which each decoding sequence is complete, summed.
+    since: the clock when a sequence began to decode or left, the last time.
     level: the clock for which decoding sequences hold their pages.
     lost: sequences that have lost their pages since the present step was planned.
     adopted: sequences that began to decode with a cache from another replica.
@@ -46,7 +47,7 @@ class Rank:
         self.decoding: dict[Sequence, None] = {}
         self.prompt: Sequence | None = None
         self.keys = 0
-        self.ends = 0
+        self.ends = self.since = 0
         self.level = 0
         self.lost = 0
         self.answers: list[tuple[int, int]] = []
@@ -75,8 +76,13 @@ class Rank:
         self.level = clock
 
     def reach(self, clock: int) -> int:
-        """Return the last clock up to `clock` for which all decoding sequences find pages."""
-        return self.growth.reach(self.level, clock, self.pages.free)
+        """Return the last clock up to `clock` for which all decoding sequences find pages.
+
+        While a prompt waits that may find some of itself in the cache, blocks are not lost unseen.
+        """
+        pages = self.pages
+        keep = len(pages.idle) * pages.per_block if self.waiting else 0
+        return self.growth.reach(self.level, clock, max(0, pages.free - keep))
 
     def grow(self, clock: int) -> None:
         """Take the pages of all steps up to the one that begins at `clock`."""
@@ -90,17 +96,19 @@ class Rank:
         pages = -(-(key + self.level + self.drafted) // self.page_size)
         if pages != sequence.pages:
             self.pages.take(pages - sequence.pages)
-        self.growth.add(key)
+        self.growth.add(key + self.drafted)
         self.keys += key
         self.ends += clock + sequence.left
+        self.since = clock
         self.decoding[sequence] = None
 
     def leave(self, sequence: Sequence, clock: int) -> None:
         """Take a sequence out of those that decode, and count the tokens that it received."""
         del self.decoding[sequence]
         key = sequence.key
-        self.growth.remove(key)
+        self.growth.remove(key + self.drafted)
         self.keys -= key
+        self.since = clock
         received = min(key + clock - sequence.tokens, sequence.left)
         self.ends -= sequence.tokens - key + sequence.left
         sequence.tokens += received
@@ -170,8 +178,8 @@ class Rank:
             if sequence.computed:
                 if not self._adopt(sequence, clock):
                     break
-                budget -= self.verified
-            elif self._admit(sequence, budget, clock):
+                budget -= self.verified * self.policy.mixed
+            elif self._admit(sequence, budget):
                 chosen.append(sequence)
                 budget -= sequence.chunk
             else:
@@ -199,7 +207,7 @@ class Rank:
         if sequence.blocks:
             self.pages.keep(sequence, sequence.computed, sequence.computed + chunk)
 
-    def _admit(self, sequence: Sequence, budget: int, clock: int) -> bool:
+    def _admit(self, sequence: Sequence, budget: int) -> bool:
         """Admit a prompt with its first chunk, if its pages and its tokens find room."""
         cached, idle = self.pages.found(sequence) if sequence.blocks else (0, 0)
         chunk = missing = sequence.tokens - cached
@@ -208,9 +216,8 @@ class Rank:
                 return False
             chunk = budget
         pages = self._needed(sequence, cached + chunk)
-        if self._reserved(sequence, pages, clock) - cached // self.page_size + idle > (
-            self.pages.free
-        ):
+        needed = self._reserved(sequence, pages) - cached // self.page_size + idle
+        if needed > self.pages.free:
             return False
         if cached:
             self.pages.use(sequence, cached)
@@ -221,7 +228,7 @@ class Rank:
     def _adopt(self, sequence: Sequence, clock: int) -> bool:
         """Let a sequence decode whose cache came from another replica, if its pages find room."""
         pages = self._needed(sequence, sequence.tokens)
-        if self._reserved(sequence, pages, clock) > self.pages.free:
+        if self._reserved(sequence, pages) > self.pages.free:
             return False
         self.join(sequence, clock)
         self.answers.append((sequence.answered_ps, 1))
@@ -229,11 +236,15 @@ class Rank:
         self.adopted.append(sequence)
         return True
 
-    def _reserved(self, sequence: Sequence, pages: int, clock: int) -> int:
-        """Return the pages that have to be free before a sequence is admitted."""
+    def _reserved(self, sequence: Sequence, pages: int) -> int:
+        """Return the pages that have to be free before a sequence is admitted.
+
+        The tokens that others miss are those since one of them came or went: a prompt that finds no
+        room then finds none later, while pages are taken.
+        """
         reserve = self.policy.reserve
         if reserve is None:
             return pages
-        missing = self.ends - clock * len(self.decoding)
+        missing = self.ends - self.since * len(self.decoding)
         whole = sequence.tokens + sequence.left - 1 + self.drafted + int(reserve * missing)
         return max(pages, -(-whole // self.page_size))

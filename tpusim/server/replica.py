@@ -168,7 +168,8 @@ class Replica:
                 records.cached[sequence.request] = sequence.computed
         for rank in self.ranks:
             for sequence in rank.adopted:
-                self._plan_end(sequence, clock)
+                if sequence in rank.decoding:  # it may have lost its pages at once
+                    self._plan_end(sequence, clock)
             rank.adopted.clear()
 
     def _plan_end(self, sequence: Sequence, clock: int) -> None:

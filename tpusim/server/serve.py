@@ -1,6 +1,7 @@
 """Requests served in time: arrivals, replicas, and what happens between them."""
 
-from collections.abc import Callable, Sequence as Many
+from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple

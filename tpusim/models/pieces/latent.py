@@ -23,7 +23,7 @@ class Latent:
     q_rank: width of the queries' latent; 0 for none.
     kv_rank: width of the latent of keys and values; 0 for none.
     rope_dim: rotated part of `head_dim`.
-    v_head_dim: width of the values; 0 for `head_dim`.
+    v_head_dim: width of the values, of any attention; 0 for `head_dim`.
     """
 
     q_rank: int = 0
@@ -43,7 +43,7 @@ class Latent:
     def _fault(self, heads: int, kv_heads: int, head_dim: int, attention: SelfAttention) -> str:
         """Return the contradiction, and what to write instead; empty where there is none."""
         if not self.kv_rank:
-            alone = [key for key in ("q_rank", "rope_dim", "v_head_dim") if getattr(self, key)]
+            alone = [key for key in ("q_rank", "rope_dim") if getattr(self, key)]
             said = "is for latent attention; give latent.kv_rank, or leave it out"
             return f"latent.{alone[0]} {said}" if alone else ""
         if not 0 < self.rope_dim < head_dim:

@@ -47,6 +47,8 @@ def requests_data(
     served = answered(result.served)
     times = (served.arrival_ps, served.scheduled_ps, served.first_ps, served.last_ps)
     moments = np.stack(times, axis=1).astype(np.int64)
+    if not len(moments):
+        return RequestRows(f"{result.title}: no request was answered", 0, moments * PICO)
     if first is None:
         longest = int(np.argmax(served.first_ps - served.arrival_ps))
         first = min(longest - count // 2, len(moments) - count)
@@ -54,13 +56,17 @@ def requests_data(
     rows = moments[first : first + count]
     last = first + len(rows)
     title = f"{result.title}: requests {first + 1:,} to {last:,} of {len(moments):,}"
-    return RequestRows(title, first, (rows - moments[:, 0].min(initial=0)) * PICO)
+    return RequestRows(title, first, (rows - moments[:, 0].min()) * PICO)
 
 
 def plot_requests(data: RequestRows) -> "Axes":
     """Draw a row for each request on a new figure; return the axes."""
     count = len(data.moments_s)
     ax = canvas.new_figure(7.2, 1.4 + 0.12 * max(count, 4)).add_subplot()
+    if not count:
+        ax.set_axis_off()
+        canvas.draw_title(ax, data.title)
+        return ax
     rows = np.arange(count) + data.first + 1.0
     for place, style in enumerate(PHASE_STYLES.values()):
         left, right = data.moments_s[:, place], data.moments_s[:, place + 1]
