@@ -126,7 +126,7 @@ class Replica:
         """Plan the next step, or wait for something to do."""
         clock = self.clock.tokens()
         for rank in self.ranks:
-            rank.lost = 0
+            rank.lost = rank.unsettled = False
         chosen = self._choose_mixed(clock) if self.mixed else self._choose_apart(clock)
         self._note_scheduled(chosen, clock)
         decodes = any(rank.decoding for rank in self.ranks)
@@ -203,7 +203,7 @@ class Replica:
     def _plan_run(self, clock: int) -> tuple[DecodeRun, int]:
         """Return decode steps in a row, and how many of them at most."""
         policy, ranks, count = self.policy, self.ranks, len(self.ranks)
-        fold = self.fold and not any(rank.lost for rank in ranks)
+        fold = self.fold and not any(rank.lost or rank.unsettled for rank in ranks)
         steps = self._steps_at_most(clock) if fold else 1
         if count == 1:
             most = grows = len(ranks[0].decoding)
