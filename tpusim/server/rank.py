@@ -26,7 +26,7 @@ class Rank:
     since: the clock when a sequence began to decode or left, the last time.
     level: the clock for which decoding sequences hold their pages.
     lost: a sequence has lost its pages for the present step.
-    unsettled: so have cached blocks after prompts were chosen. In both cases a prompt that waits
+    unsettled: cached blocks may have, after prompts were chosen. In both cases a prompt that waits
         may find room in the next step although nothing else changes.
     adopted: sequences that began to decode with a cache from another replica.
     answers: times, and how many of the decoding sequences received their last token at each.
@@ -74,9 +74,8 @@ class Rank:
         while (pages := self.growth.between(self.level, clock)) > self.pages.free:
             self._preempt(clock)
         if pages:
-            blocks = len(self.pages.idle)
+            self.unsettled = not self.policy.mixed and self._cached_in_part()
             self.pages.take(pages)
-            self.unsettled |= len(self.pages.idle) < blocks and not self.policy.mixed
         self.level = clock
 
     def reach(self, clock: int) -> int:
@@ -85,11 +84,15 @@ class Rank:
         Where a prompt that waits for pages is cached in part, no block is lost unseen: what it
         needs may be less afterwards.
         """
-        pages, keep = self.pages, 0
-        if self.waiting and pages.idle and len(self.decoding) < self.slots:
-            if pages.found(self.waiting[0])[0]:
-                keep = len(pages.idle) * pages.per_block
+        pages = self.pages
+        keep = len(pages.idle) * pages.per_block if self._cached_in_part() else 0
         return self.growth.reach(self.level, clock, pages.free - keep)
+
+    def _cached_in_part(self) -> bool:
+        """Return whether a prompt waits for pages that is cached in part."""
+        if not self.pages.idle or not self.waiting or len(self.decoding) >= self.slots:
+            return False
+        return self.pages.found(self.waiting[0])[0] > 0
 
     def grow(self, clock: int) -> None:
         """Take the pages of all steps up to the one that begins at `clock`."""
