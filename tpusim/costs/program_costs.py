@@ -17,6 +17,7 @@ import numpy as np
 from tpusim.base.phase import Phase
 from tpusim.costs.attention import attention_seconds
 from tpusim.costs.cached_attention import cached_attention_seconds
+from tpusim.costs.cached_linear import cached_linear_seconds
 from tpusim.costs.compute import (
     estimate_seconds,
     group_seconds,
@@ -54,6 +55,7 @@ from tpusim.program import (
     AttentionWork,
     Barrier,
     CachedAttentionWork,
+    CachedLinearWork,
     Call,
     Collective,
     CombinedWork,
@@ -81,6 +83,7 @@ _SECONDS_OF: Mapping[type, Callable[..., Number]] = {
     ConvolutionWork: convolution_seconds,
     AttentionWork: attention_seconds,
     CachedAttentionWork: cached_attention_seconds,
+    CachedLinearWork: cached_linear_seconds,
     LinearAttentionWork: linear_attention_seconds,
     VectorWork: group_seconds,
     EstimatedWork: estimate_seconds,

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tpusim.graph.attention import Attention
-from tpusim.graph.cached_attention import CACHED, CachedAttention
+from tpusim.graph.cached_attention import CACHED, LATENT_HEADS, CachedAttention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.forward_pass import forward_pass
 from tpusim.graph.function import function
 from tpusim.graph.gather import Gather
 from tpusim.graph.graph import LOSS, Graph
+from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.tensor import Tensor, TensorRole
@@ -79,6 +80,8 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
         yield replace(op, body=body)
     elif isinstance(op, Attention) and op.causal:
         yield _cached_attention(op, form)
+    elif isinstance(op, LinearAttention):
+        yield replace(op, state=_state_of_sequences(op))
     else:
         yield op
 
@@ -97,11 +100,18 @@ def _cached_attention(op: Attention, form: CacheForm) -> CachedAttention:
         op.key.view((batch, seq, *op.key.dims[2:])),
         op.value.view((batch, seq, *op.value.dims[2:])),
         state("cached_keys", op.key),
-        state("cached_values", op.value),
+        None if LATENT_HEADS in op.key.dims else state("cached_values", op.value),
         op.output,
         op.window,
         operations=1 if form.fused else DOT_OPERATIONS,
     )
+
+
+def _state_of_sequences(op: LinearAttention) -> Tensor:
+    """Return the states of linear attention of all sequences, in f32 as in `linear_states`."""
+    batch, _, heads, value_width = op.value.dims
+    dims = (batch, ROWS, heads, op.key.dims[-1], value_width)
+    return Tensor(f"{op.name}_state", dims, TensorRole.STATE, "f32")
 
 
 def _with_narrow_weights(op: Op, dtype: str) -> Op:

@@ -8,6 +8,9 @@ from tpusim.graph.tensor import Cotangents, DimSizes, MakeGradient, Tensor
 CACHED = "cached"
 """The dimension of the cache: tokens that it holds."""
 
+LATENT_HEADS = "latent_heads"
+"""The dimension of heads, one, of latents: keys whose first part is the values."""
+
 DECODES, CONTEXT, PREFILLS, PREFILL_KEYS, PREFILL_PAIRS, DRAFTED, ROUTED = LOAD = (
     "decodes",
     "context",
@@ -30,7 +33,8 @@ class CachedAttention:
 
     query: [batch, seq, heads, head_dim].
     key, value: of the step's tokens, [batch, seq, kv_heads, width], which are written to the cache.
-    cached_key, cached_value: the cache, [cached, kv_heads, width].
+    cached_key, cached_value: the cache, [cached, kv_heads, width]; no values where they are a part
+        of the keys.
     output: result, [batch, seq, heads, width of the values].
     window: keys that a query sees; 0 for all.
     operations: that compute it, 1 for a kernel.
@@ -41,7 +45,7 @@ class CachedAttention:
     key: Tensor
     value: Tensor
     cached_key: Tensor
-    cached_value: Tensor
+    cached_value: Tensor | None
     output: Tensor
     window: int = 0
     operations: int = 1
@@ -50,7 +54,14 @@ class CachedAttention:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """Queries, keys and values of the step, and the cache."""
-        return (self.query, self.key, self.value, self.cached_key, self.cached_value)
+        return (self.query, self.key, self.value, *self.caches)
+
+    @property
+    def caches(self) -> tuple[Tensor, ...]:
+        """The cache of the keys, and that of the values if they have one."""
+        if self.cached_value is None:
+            return (self.cached_key,)
+        return (self.cached_key, self.cached_value)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:

@@ -1,12 +1,13 @@
 """Work and FLOPs of partitioned operations, from local extents."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
 from tpusim.lowering.active_experts import active_groups
-from tpusim.lowering.cached_attention_work import cached_attention_work
+from tpusim.lowering.cached_attention_work import cached_attention_work, cached_linear_work
 from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.lowering.routing_work import routing_work, with_picked_bias
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
@@ -56,6 +57,12 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
         case graph.CachedAttention():
             return cached_attention_work(op, split, sizes)
         case graph.LinearAttention():
+            if graph.DECODES in sizes.dims and op.state is not None:
+                given = replace(op, state=None)
+                tensors = (given.inputs, given.outputs)
+                each = [sum(operand_bytes(t, split, sizes) for t in ts) for ts in tensors]
+                whole = _linear_attention(given, split, sizes, *each)
+                return cached_linear_work(op, split, sizes, _of_one_token(whole))
             return _linear_attention(op, split, sizes, read, written)
         case graph.Gather() | graph.Scatter():
             rows = operand_bytes(
@@ -286,6 +293,13 @@ def _linear_attention(
         read_bytes=read,
         write_bytes=written + (operand_bytes(op.state, split, sizes) if op.state else 0),
     )
+
+
+def _of_one_token(work: program.LinearAttentionWork) -> program.LinearAttentionWork:
+    """Return the work of a kernel on one of its tokens."""
+    tokens = work.batch * work.q_len
+    read, written = work.read_bytes / tokens, work.write_bytes / tokens
+    return replace(work, batch=1, q_len=1, read_bytes=read, write_bytes=written)
 
 
 def _scatter_of_elements(

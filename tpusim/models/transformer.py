@@ -348,7 +348,11 @@ class _Pattern:
         )
         if not latent.kv_rank:
             return pieces.attention(w.sized(_GLOBAL) if whole else w, x, form)
-        q, k, v = pieces.latent_projections(w, x, low_rank_queries=latent.q_rank > 0)
+        narrow = latent.q_rank > 0
+        if self.choices.cached:
+            given = {"head_dim": self.model.head_dim, "low_rank_queries": narrow, "out": "out"}
+            return pieces.absorbed_attention(w, x, form, **given)
+        q, k, v = pieces.latent_projections(w, x, low_rank_queries=narrow)
         return pieces.attend(w, q, k, v, form, x.dims[-1], "out")
 
     def _terms(self, w: GraphWriter, x: Tensor, layer: int) -> tuple[Tensor, ...]:

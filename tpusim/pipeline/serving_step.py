@@ -11,6 +11,7 @@ from tpusim.graph import (
     CONTEXT,
     DECODES,
     DRAFTED,
+    LATENT_HEADS,
     NEXT_TOKEN,
     PREFILL_KEYS,
     PREFILL_PAIRS,
@@ -169,10 +170,13 @@ def _kernel_layouts(
     """Yield the layouts of the tensors of a kernel."""
     ranks = plan.over(DATA, ATTENTION_DATA)
     heads = () if within or plan.gather_weights else plan.over(TENSOR)
-    for tensor in (op.query, op.key, op.value, op.output):
+    own = () if LATENT_HEADS in op.key.dims else heads
+    for tensor in (op.query, op.output):
         yield tensor.name, (ranks, within, heads, ())
-    for state in (op.cached_key, op.cached_value):
-        yield state.name, ((*ranks, *within), heads, ())
+    for tensor in (op.key, op.value):
+        yield tensor.name, (ranks, within, own, ())
+    for state in op.caches:
+        yield state.name, ((*ranks, *within), own, ())
 
 
 def _of_router(tensor: Tensor) -> bool:

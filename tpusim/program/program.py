@@ -27,6 +27,7 @@ from tpusim.program.ops import (
 from tpusim.program.work import (
     AttentionWork,
     CachedAttentionWork,
+    CachedLinearWork,
     CombinedWork,
     ConvolutionWork,
     EstimatedWork,
@@ -146,6 +147,8 @@ def _work(work: Work) -> str:
                 f"attention of {_count(work.local.decodes)} decoding and "
                 f"{_count(work.local.prefills)} prompt tokens x {_count(work.heads)} heads"
             )
+        case CachedLinearWork():
+            return f"linear attention of {_count(work.tokens)} tokens"
         case LinearAttentionWork():
             kind = "linear attention backward" if work.backward else "linear attention"
             return (

@@ -250,6 +250,42 @@ class LinearAttentionWork:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedLinearWork:
+    """A kernel of linear attention of a server's step, on one device.
+
+    token: the kernel on one token of one sequence, its state not counted.
+    state_bytes: of the states of a sequence, which a step reads and writes.
+    ranks, load, drafted: see `CachedAttentionWork`.
+    """
+
+    token: LinearAttentionWork
+    state_bytes: Number
+    ranks: Number
+    load: AttentionLoad
+    drafted: int
+
+    @property
+    def sequences(self) -> Number:
+        """Sequences of the device that decode, and one of prompts if there is any."""
+        return self.load.decodes / self.drafted / self.ranks + (1 if self.load.prefills else 0)
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens of the device."""
+        return (self.load.decodes + self.load.prefills) / self.ranks
+
+    @property
+    def read_bytes(self) -> Number:
+        """Bytes of the states and of the operands of all tokens."""
+        return self.sequences * self.state_bytes + self.tokens * self.token.read_bytes
+
+    @property
+    def write_bytes(self) -> Number:
+        """Bytes of the states and of the results of all tokens."""
+        return self.sequences * self.state_bytes + self.tokens * self.token.write_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class VectorWork:
     """An element-wise, normalisation, reduction, lookup or copy group on the vector unit.
 
@@ -308,6 +344,7 @@ Work: TypeAlias = (
     | ConvolutionWork
     | AttentionWork
     | CachedAttentionWork
+    | CachedLinearWork
     | LinearAttentionWork
     | VectorWork
     | EstimatedWork
@@ -319,7 +356,7 @@ def kind_of(work: Work) -> str:
     """Return the kind of work for a breakdown; of several matmuls, that of the first."""
     if isinstance(work, EstimatedWork):
         return work.kind
-    if isinstance(work, CachedAttentionWork | LinearAttentionWork):
+    if isinstance(work, CachedAttentionWork | CachedLinearWork | LinearAttentionWork):
         return "attention"
     first = work.parts[0] if isinstance(work, CombinedWork) else work
     return type(first).__name__.removesuffix("Work").lower()

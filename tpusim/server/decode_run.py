@@ -36,8 +36,8 @@ class DecodeRun:
             time = self._at_least(time, steps)
         return time + steps * self.host_ps
 
-    def steps_by(self, elapsed: int, steps: int, total: int) -> int:
-        """Return the first of `steps` steps that ends `elapsed` after the start or later.
+    def first_by(self, elapsed: int, steps: int, total: int) -> tuple[int, int]:
+        """Return which of `steps` steps ends first `elapsed` after the start or later, and when.
 
         total: the time of all steps, at least `elapsed`.
         """
@@ -50,7 +50,7 @@ class DecodeRun:
                 high, high_ps = guess, time
             else:
                 low, low_ps = guess, time
-        return high
+        return high, high_ps
 
     def _at_least(self, time: int, steps: int) -> int:
         """Return the time of steps none of which is shorter than the floor.

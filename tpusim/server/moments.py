@@ -18,8 +18,8 @@ class Moment(Event):
     def __init__(
         self, env: Environment, delay: int, order: int, call: Callable[[Event], None]
     ) -> None:
-        super().__init__(env)
+        self.env = env
+        self.callbacks = [call]
         self._ok = True
         self._value = None
-        self.callbacks.append(call)
         env.schedule(self, order, delay)

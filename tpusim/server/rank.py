@@ -25,7 +25,9 @@ class Rank:
     ends: the clock at which each decoding sequence is complete, summed.
     since: the clock when a sequence began to decode or left, the last time.
     level: the clock for which decoding sequences hold their pages.
-    lost: sequences that have lost their pages since the present step was planned.
+    lost: a sequence has lost its pages for the present step.
+    unsettled: cached blocks may have, after prompts were chosen. In both cases a prompt that waits
+        may find room in the next step although nothing else changes.
     adopted: sequences that began to decode with a cache from another replica.
     answers: times, and how many of the decoding sequences received their last token at each.
     """
@@ -49,7 +51,7 @@ class Rank:
         self.keys = 0
         self.ends = self.since = 0
         self.level = 0
-        self.lost = 0
+        self.lost = self.unsettled = False
         self.answers: list[tuple[int, int]] = []
         self.adopted: list[Sequence] = []
 
@@ -72,17 +74,25 @@ class Rank:
         while (pages := self.growth.between(self.level, clock)) > self.pages.free:
             self._preempt(clock)
         if pages:
+            self.unsettled = not self.policy.mixed and self._cached_in_part()
             self.pages.take(pages)
         self.level = clock
 
     def reach(self, clock: int) -> int:
         """Return the last clock up to `clock` for which all decoding sequences find pages.
 
-        While a prompt waits that may find some of itself in the cache, blocks are not lost unseen.
+        Where a prompt that waits for pages is cached in part, no block is lost unseen: what it
+        needs may be less afterwards.
         """
         pages = self.pages
-        keep = len(pages.idle) * pages.per_block if self.waiting else 0
-        return self.growth.reach(self.level, clock, max(0, pages.free - keep))
+        keep = len(pages.idle) * pages.per_block if self._cached_in_part() else 0
+        return self.growth.reach(self.level, clock, pages.free - keep)
+
+    def _cached_in_part(self) -> bool:
+        """Return whether a prompt waits for pages that is cached in part."""
+        if not self.pages.idle or not self.waiting or len(self.decoding) >= self.slots:
+            return False
+        return self.pages.found(self.waiting[0])[0] > 0
 
     def grow(self, clock: int) -> None:
         """Take the pages of all steps up to the one that begins at `clock`."""
@@ -131,7 +141,7 @@ class Rank:
     def put_back(self, sequence: Sequence) -> None:
         """Let a sequence that has lost its pages wait before all others."""
         sequence.computed = 0
-        self.lost += 1
+        self.lost = True
         self.records.preemptions[sequence.request] += 1
         self.waiting.appendleft(sequence)
 

@@ -29,6 +29,10 @@ class Replica:
 
     up: whether it serves; it is set from outside.
     ending: the end of the present steps; None while it is idle.
+    run: the present steps, if they decode alone.
+    chosen: sequences whose prompts are in the present step.
+    decodes: sequences that decode in each of the present steps.
+    advances: the clock goes on with these steps.
     heap: the steps after which sequences are complete. An entry whose sequence ends elsewhere is
         void.
     """
@@ -44,6 +48,7 @@ class Replica:
         *,
         done: Done,
         send: Send | None = None,
+        receives: bool = False,
         block: int = 0,
         fold: bool = True,
     ) -> None:
@@ -55,6 +60,7 @@ class Replica:
         self.log = log
         self.done = done
         self.send = send
+        self.receives = receives
         self.fold = fold
         self.mixed = policy.mixed
         self.prompts_first = policy.mixed or policy.priority == "prefill"
@@ -64,8 +70,8 @@ class Replica:
         self.asked = False
         self.ending: Moment | None = None
         self.run: DecodeRun | None = None
-        self.start = self.steps = self.waiting = 0
-        self.decodes = False
+        self.start = self.steps = self.duration = self.decodes = 0
+        self.advances = False
         self.chosen: list[Sequence] = []
         self.heap: list[tuple[int, int, Sequence]] = []
         self.joined = 0
@@ -86,7 +92,7 @@ class Replica:
         rank.waiting.append(sequence)
         if self.ending is None:
             self.wake()
-        elif may_join and self.run is not None and self.prompts_first:
+        elif may_join and self.prompts_first:
             self._cut_short()
 
     def wake(self) -> None:
@@ -104,7 +110,7 @@ class Replica:
         self.up = False
         if self.run is not None and self.ending is not None and self.steps > 1:
             elapsed = self.env.now - self.start
-            whole = self.run.steps_by(elapsed, self.steps, self.run.ps(self.steps)) - 1
+            whole = self.run.first_by(elapsed, self.steps, self.duration)[0] - 1
             if whole:
                 self._take_effect(self.start + self.run.ps(whole), whole)
         for sequence in reversed(self.chosen):
@@ -112,7 +118,7 @@ class Replica:
             sequence.rank.put_back(sequence)
         self.chosen, self.ending, self.run = [], None, None
         self.heap.clear()
-        clock = self.clock.tokens()
+        clock = self.clock.received
         return [sequence for rank in self.ranks for sequence in rank.empty(clock)]
 
     # the beginning of a step
@@ -124,26 +130,33 @@ class Replica:
 
     def _next(self) -> None:
         """Plan the next step, or wait for something to do."""
-        clock = self.clock.tokens()
-        for rank in self.ranks:
-            rank.lost = 0
+        clock = self.clock.received
         chosen = self._choose_mixed(clock) if self.mixed else self._choose_apart(clock)
-        self._note_scheduled(chosen, clock)
-        decodes = any(rank.decoding for rank in self.ranks)
+        if chosen:
+            self._note_scheduled(chosen)
+        if self.receives:
+            self._note_adopted(clock)
+        decodes = lost = 0
+        for rank in self.ranks:
+            decodes += len(rank.decoding)
+            lost += rank.lost or rank.unsettled
         if chosen:
             self._start(self._step_ps(chosen, clock), 1)
-            self.decodes = self.mixed
+            self.decodes = decodes if self.mixed else 0
+            self.advances = self.mixed
         elif decodes:
-            self.run, steps = self._plan_run(clock)
+            steps = self._steps_at_most(clock) if self.fold and not lost else 1
+            self.run, steps = self._plan_run(clock, steps)
             self._start(self.run.ps(steps), steps)
-            self.decodes = True
-        elif any(rank.lost for rank in self.ranks):
+            self.decodes, self.advances = decodes, True
+        elif lost:
             self.wake()
 
     def _choose_mixed(self, clock: int) -> list[Sequence]:
         """Return the prompts of a step in which all decoding sequences are."""
         chosen: list[Sequence] = []
         for rank in self.ranks:
+            rank.lost = False
             rank.make_room(clock)
             if not rank.lost:
                 chosen += rank.prompts(rank.budget - len(rank.decoding) * rank.verified, clock)
@@ -152,6 +165,8 @@ class Replica:
     def _choose_apart(self, clock: int) -> list[Sequence]:
         """Return the prompts of a step that has nothing else; none if it decodes."""
         chosen: list[Sequence] = []
+        for rank in self.ranks:
+            rank.lost = rank.unsettled = False
         if self.prompts_first or not any(rank.decoding for rank in self.ranks):
             for rank in self.ranks:
                 chosen += rank.prompts(rank.budget, clock)
@@ -160,12 +175,14 @@ class Replica:
                 rank.make_room(clock)
         return chosen
 
-    def _note_scheduled(self, chosen: list[Sequence], clock: int) -> None:
+    def _note_scheduled(self, chosen: list[Sequence]) -> None:
         records, self.chosen = self.records, chosen
         for sequence in chosen:
             if records.scheduled[sequence.request] < 0:
                 records.scheduled[sequence.request] = self.env.now
                 records.cached[sequence.request] = sequence.computed
+
+    def _note_adopted(self, clock: int) -> None:
         for rank in self.ranks:
             for sequence in rank.adopted:
                 if sequence in rank.decoding:  # it may have lost its pages at once
@@ -180,31 +197,27 @@ class Replica:
     def _start(self, duration: int, steps: int) -> None:
         self.start = self.env.now
         self.steps = steps
-        self.waiting = sum(len(rank.waiting) for rank in self.ranks)
+        self.duration = duration
         self.ending = Moment(self.env, duration, END + self.number, self._end)
 
     def _step_ps(self, chosen: list[Sequence], clock: int) -> int:
         """Return the time of a step with prompts."""
-        policy, ranks = self.policy, self.ranks
-        loads = {rank: [0, 0, 0] for rank in ranks}
-        for sequence in chosen:
-            load, chunk, computed = loads[sequence.rank], sequence.chunk, sequence.computed
-            load[0] += chunk
-            load[1] += computed + chunk
-            load[2] += chunk * computed + chunk * (chunk + 1) // 2
-        prompts = [len(ranks) * max(column) for column in zip(*loads.values(), strict=True)]
+        policy, ranks, count = self.policy, self.ranks, len(self.ranks)
         decodes = context = 0
         if self.mixed:
-            decodes = len(ranks) * max(len(rank.decoding) for rank in ranks)
-            context = len(ranks) * max(rank.context(clock) for rank in ranks)
+            decodes = count * max(len(rank.decoding) for rank in ranks)
+            context = count * max(rank.context(clock) for rank in ranks)
+        if count == 1:
+            prompts = _prompt_load(chosen)
+        else:
+            apart = [[each for each in chosen if each.rank is rank] for rank in ranks]
+            prompts = tuple(count * max(part) for part in zip(*map(_prompt_load, apart)))
         load = StepLoad(decodes * (1 + policy.drafted), context, *prompts)
         return policy.host_ps + max(self.costs.step_ps(load), policy.step_host_ps)
 
-    def _plan_run(self, clock: int) -> tuple[DecodeRun, int]:
-        """Return decode steps in a row, and how many of them at most."""
+    def _plan_run(self, clock: int, steps: int) -> tuple[DecodeRun, int]:
+        """Return decode steps in a row, and how many of `steps` are alike in their load."""
         policy, ranks, count = self.policy, self.ranks, len(self.ranks)
-        fold = self.fold and not any(rank.lost for rank in ranks)
-        steps = self._steps_at_most(clock) if fold else 1
         if count == 1:
             most = grows = len(ranks[0].decoding)
             context = ranks[0].context(clock)
@@ -241,16 +254,13 @@ class Replica:
 
     def _cut_short(self) -> None:
         """End a run with the step in which something has happened now."""
-        assert self.run is not None
-        if self.steps == 1:
+        if self.run is None or self.steps == 1:
             return
-        total = self.run.ps(self.steps)
         elapsed = self.env.now - self.start
-        steps = self.run.steps_by(elapsed, self.steps, total)
+        steps, duration = self.run.first_by(elapsed, self.steps, self.duration)
         if steps < self.steps:
-            self.steps = steps
-            delay = self.run.ps(steps) - elapsed
-            self.ending = Moment(self.env, delay, END + self.number, self._end)
+            self.steps, self.duration = steps, duration
+            self.ending = Moment(self.env, duration - elapsed, END + self.number, self._end)
 
     # the end of a step
 
@@ -267,26 +277,32 @@ class Replica:
 
     def _take_effect(self, now: int, steps: int) -> None:
         """Let the sequences have what was computed in steps that end now."""
-        clock = self.clock
-        if steps > 1:
-            last = clock.tokens(steps - 1)
-            for rank in self.ranks:
+        start, clock, ranks, decodes = self.start, self.clock, self.ranks, self.decodes
+        last = clock.tokens(steps - 1) if steps > 1 else 0
+        pages = waiting = prefills = 0
+        for rank in ranks:
+            if last:
                 rank.grow(last)
-        self._log(now, steps)
-        if self.decodes:
-            for rank in self.ranks:
-                rank.received(self.start, now, steps)
-            clock.steps += steps
+            pages += self.policy.pages - rank.pages.free
+            waiting += len(rank.waiting)
+            if decodes:
+                rank.received(start, now, steps)
+        for sequence in self.chosen:
+            prefills += sequence.chunk
+        time = now - start
+        self.log.add((start, now, time, steps, decodes * steps, prefills, pages, waiting))
+        if self.advances:
+            clock.advance(steps)
             self._complete(now)
         if self.chosen:
             self._end_prompts(now)
-        if self.decodes:
-            for rank in self.ranks:
+        if self.advances:
+            for rank in ranks:
                 rank.answers = [(now, len(rank.decoding))] if rank.decoding else []
 
     def _complete(self, now: int) -> None:
         """Let the sequences leave that have all their tokens."""
-        heap, steps, clock = self.heap, self.clock.steps, self.clock.tokens()
+        heap, steps, clock = self.heap, self.clock.steps, self.clock.received
         while heap and heap[0][0] <= steps:
             ends, _, sequence = heappop(heap)
             if sequence.ends == ends:
@@ -295,7 +311,7 @@ class Replica:
 
     def _end_prompts(self, now: int) -> None:
         """Let the sequences go on whose prompts were in the step."""
-        clock = self.clock.tokens()
+        clock = self.clock.received
         chosen, self.chosen = self.chosen, []
         for sequence in chosen:
             sequence.computed += sequence.chunk
@@ -320,7 +336,7 @@ class Replica:
         if sequence.left:
             rank.join(sequence, clock)
             self._plan_end(sequence, clock)
-            if not self.decodes:
+            if not self.advances:
                 rank.answers.append((now, 1))
         else:
             rank.pages.release(sequence, sequence.pages)
@@ -334,14 +350,17 @@ class Replica:
         records.count(now, -1)
         self.done(sequence)
 
-    def _log(self, now: int, steps: int) -> None:
-        decodes = pages = 0
-        for rank in self.ranks:
-            pages += self.policy.pages - rank.pages.free
-            decodes += len(rank.decoding) * self.decodes
-        prefills = sum(sequence.chunk for sequence in self.chosen)
-        self.log.add(self.start, now, steps, decodes, prefills, pages, self.waiting)
-
 
 def _present(rank: Rank) -> int:
     return rank.present
+
+
+def _prompt_load(chosen: list[Sequence]) -> tuple[int, ...]:
+    """Return tokens, keys and pairs of the prompts of a step."""
+    tokens = keys = pairs = 0
+    for sequence in chosen:
+        chunk, computed = sequence.chunk, sequence.computed
+        tokens += chunk
+        keys += computed + chunk
+        pairs += chunk * computed + chunk * (chunk + 1) // 2
+    return tokens, keys, pairs

@@ -139,6 +139,7 @@ class _Server:
                 self.logs[number],
                 done=self._done,
                 send=send,
+                receives=send is None and self.decode is not None,
                 block=self.block,
                 fold=self.fold,
             )

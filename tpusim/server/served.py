@@ -22,8 +22,7 @@ class Spans:
     decodes: sequences that decode in each step, the mean of merged runs.
     prefills: tokens of prompts in all steps.
     pages: pages that sequences hold in its last step, those of idle cached blocks not included.
-    waiting: requests that wait for their first step, or for another one after a preemption, when
-        its last run begins.
+    waiting: requests that wait at its end for their first step, or after a preemption.
     """
 
     start_ps: Column

@@ -1,6 +1,8 @@
 """What a replica does over time, in a bounded number of spans."""
 
 from collections.abc import Sequence
+from operator import add
+from typing import TypeAlias
 
 import numpy as np
 
@@ -9,55 +11,46 @@ from tpusim.server.served import Spans
 MOST_SPANS = 32_768
 """Spans of a server at most; with more, those of a replica that follow each other are merged."""
 
+Span: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""Start, end, time in steps, steps, decodes of all steps, prefills, pages, and who waits."""
+
 
 class SpanLog:
-    """Spans of one replica, each at least `grain_ps` long once there are too many.
-
-    A span is start, end, time in steps, steps, decodes x steps, prefills, pages, waiting.
-    """
+    """Spans of one replica, each at least `grain_ps` long once there are too many."""
 
     __slots__ = ("grain_ps", "most", "spans")
 
     def __init__(self, most: int) -> None:
         self.most = max(2, most)
         self.grain_ps = 0
-        self.spans: list[list[int]] = []
+        self.spans: list[Span] = []
 
-    def add(
-        self,
-        start: int,
-        end: int,
-        steps: int,
-        decodes: int,
-        prefills: int,
-        pages: int,
-        waiting: int,
-    ) -> None:
-        """Add a run of steps; decodes are those of each step, prefills those of all."""
-        span = [start, end, end - start, steps, decodes * steps, prefills, pages, waiting]
-        self._append(span)
-        if len(self.spans) > self.most:
-            self._merge()
-
-    def _append(self, span: list[int]) -> None:
+    def add(self, span: Span) -> None:
+        """Add a run of steps."""
         spans = self.spans
         if self.grain_ps and spans:
             last = spans[-1]
             if last[1] - last[0] < self.grain_ps:
-                last[1] = span[1]
-                for column in (2, 3, 4, 5):
-                    last[column] += span[column]
-                last[6:] = span[6:]
+                spans[-1] = _both(last, span)
                 return
         spans.append(span)
+        if len(spans) > self.most:
+            self._merge()
 
     def _merge(self) -> None:
-        """Merge spans until half of them are left."""
-        spans = self.spans
+        """Merge spans until about half of them are left."""
+        spans, self.spans = self.spans, []
         self.grain_ps = max(2 * self.grain_ps, 2 * (spans[-1][1] - spans[0][0]) // self.most)
-        self.spans = []
         for span in spans:
-            self._append(span)
+            self.add(span)
+
+
+def _both(first: Span, second: Span) -> Span:
+    """Return two spans as one."""
+    start, _, *sums, _, _ = first
+    _, end, *more, pages, waiting = second
+    busy, steps, decodes, prefills = map(add, sums, more)
+    return start, end, busy, steps, decodes, prefills, pages, waiting
 
 
 def joined_spans(logs: Sequence[SpanLog]) -> Spans:

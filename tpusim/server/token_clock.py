@@ -12,15 +12,25 @@ class TokenClock:
     Without speculation these are the same. With it, a step brings `accepted` tokens on average: as
     many as make the sum after each step the largest whole number that is not above its mean. So
     all sequences receive equally many tokens in a step, and nothing is drawn.
+
+    rate: parts of a token per step.
+    steps: those that are done, and one: a sequence that joins holds the pages of the step before.
+    received: tokens that a sequence has received which was there from the beginning.
     """
 
-    __slots__ = ("rate", "steps")
+    __slots__ = ("rate", "received", "steps")
 
     def __init__(self, policy: Policy) -> None:
         self.rate = round(policy.accepted * PARTS)
-        self.steps = 1  # a sequence that joins holds the pages of the step before
+        self.steps = self.received = 0
+        self.advance(1)
 
-    def tokens(self, more: int = 0) -> int:
+    def advance(self, steps: int) -> None:
+        """Go on by some steps."""
+        self.steps += steps
+        self.received = self.steps * self.rate // PARTS
+
+    def tokens(self, more: int) -> int:
         """Return the tokens that are received when `more` further steps are done."""
         return (self.steps + more) * self.rate // PARTS
 

@@ -7,14 +7,14 @@ bucket without keys takes, and the kernels' seconds on their load.
 
 from dataclasses import dataclass, field
 
-from tpusim.costs.cached_attention import CachedAttentionRates
+from tpusim.costs.load_rates import LoadRates, load_rates
 from tpusim.costs.program_costs import slowest_chip
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.serving_step import StepShape
 from tpusim.plan import ServingPlan
-from tpusim.program import AttentionLoad, CachedAttentionWork, Compute, walk_ops
+from tpusim.program import AttentionLoad, Compute, walk_ops
 from tpusim.results import PlanResult
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.engines.buckets import Buckets
@@ -40,7 +40,7 @@ class StepTable:
     buckets: Buckets
     drafted: int = 1
     _bases: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
-    _kernels: tuple[tuple[float, CachedAttentionRates], ...] = field(default=(), init=False)
+    _kernels: tuple[tuple[float, LoadRates], ...] = field(default=(), init=False)
 
     def step(self, load: StepLoad) -> PlanResult:
         """Simulate one step of a load, in the arrays of its bucket."""
@@ -67,7 +67,7 @@ class StepTable:
         if not last:
             return one
         other = self._attention(StepLoad(decodes, context + last * growth))
-        if last < 2 or not any(rates.window for _, rates in self._kernels):
+        if last < 2 or not any(getattr(rates, "window", 0) for _, rates in self._kernels):
             return steps * (one + other) // 2
         half = steps // 2
         middle = self._attention(StepLoad(decodes, context + half * growth))
@@ -97,9 +97,9 @@ class StepTable:
         result = serve_step(self.model, self.plan, self.pod, nothing, shape)
         device, slowest = self.pod.chip.device, slowest_chip(self.pod)
         self._kernels = tuple(
-            (trips * slowest, CachedAttentionRates.of(op.work, device))
+            (trips * slowest, rates)
             for op, trips in walk_ops(result.program.body)
-            if isinstance(op, Compute) and isinstance(op.work, CachedAttentionWork)
+            if isinstance(op, Compute) and (rates := load_rates(op.work, device)) is not None
         )
         return result.timeline.total_ps - self._attention(nothing)
 

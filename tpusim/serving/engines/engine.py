@@ -2,20 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import ceil
 from typing import Any, Literal, Self
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
+from tpusim.engine.clock import picoseconds
 from tpusim.server import Policy
 from tpusim.server.policy import Priority
 from tpusim.serving.engines.buckets import Buckets, Sizes, bucket_sizes, divided
 from tpusim.serving.engines.page_sizes import page_size
 from tpusim.serving.engines.presets import EngineFact, preset_of
-
-PS = 10**12
-"""Picoseconds of a second."""
 
 HOST_TIMES = ("host_s", "step_host_s", "request_s")
 
@@ -183,9 +180,9 @@ class Engine:
             priority=self.priority,
             reserve=self.reserve if self.reserve != "" else None,
             prefix_cache=self.prefix_cache,
-            host_ps=ceil(waited * PS),
-            step_host_ps=ceil(hidden * PS),
-            request_ps=ceil(self.request_s * PS),
+            host_ps=picoseconds(waited),
+            step_host_ps=picoseconds(hidden),
+            request_ps=picoseconds(self.request_s),
             drafted=drafted,
             accepted=accepted,
         )
