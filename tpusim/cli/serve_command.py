@@ -94,7 +94,9 @@ def _row(result: ServingResult) -> tuple[str, ...]:
     waits = (times["ttft"].p50, times["ttft"].p99)
     cost = result.output_cost
     return (
-        f"{users} user{'s' * (users > 1)}" if users else f"{number(result.load.offered)} requests/s",
+        f"{users} user{'s' * (users > 1)}"
+        if users
+        else f"{number(result.load.offered)} requests/s",
         number(numbers["requests_per_s"]),
         number(numbers["output_tokens_per_s"]),
         *(SATURATED if result.saturated else format_seconds(each) for each in waits),
