@@ -213,7 +213,8 @@ class Replica:
             apart = [[each for each in chosen if each.rank is rank] for rank in ranks]
             prompts = tuple(count * max(part) for part in zip(*map(_prompt_load, apart)))
         load = StepLoad(decodes * (1 + policy.drafted), context, *prompts)
-        return policy.host_ps + max(self.costs.step_ps(load), policy.step_host_ps)
+        sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
+        return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
 
     def _plan_run(self, clock: int, steps: int) -> tuple[DecodeRun, int]:
         """Return decode steps in a row, and how many of `steps` are alike in their load."""
@@ -234,8 +235,7 @@ class Replica:
             count * most * (1 + policy.drafted),
             count * context,
             self.clock.growth(count * grows),
-            policy.host_ps,
-            policy.step_host_ps,
+            policy.host_ps + policy.sequence_ps * sum(len(rank.decoding) for rank in ranks),
         )
         return run, max(1, steps)
 
