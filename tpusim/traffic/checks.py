@@ -21,7 +21,8 @@ LAST_PS = 2**63 - 2**32
 
 def whole(where: str, value: Any, most: int, least: int = 1) -> int:
     """Return a value as an int. Raise TrafficError unless it is a whole number in its range."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+    known = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (known and least <= int(value) <= most):
         raise TrafficError(
             f"{where} is {shown(value)}; write a whole number from {least:,} to {most:,}"
         )
