@@ -32,12 +32,10 @@ def whole(where: str, value: Any, most: int, least: int = 1) -> int:
 def number(where: str, value: Any, least: float, most: float, instead: str = "") -> float:
     """Return a value as a float. Raise TrafficError unless it is a number in its closed range.
 
-    instead: a clause on how to write what lies outside of the range.
+    instead: the end of the sentence: how to write what lies outside of the range.
     """
     known = isinstance(value, Real) and not isinstance(value, bool)
     if not (known and not math.isnan(value) and least <= value <= most):
-        hint = f"; {instead}" if instead else ""
-        raise TrafficError(
-            f"{where} is {shown(value)}; write a number from {least:g} to {most:g}{hint}"
-        )
+        said = f"{where} is {shown(value)}; write a number from {least:g} to {most:g}"
+        raise TrafficError(f"{said}{instead}")
     return float(value)

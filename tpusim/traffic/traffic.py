@@ -64,7 +64,7 @@ class Traffic:
         users = f", {self.users:,} users" if self.users else ""
         prompt, output = _said(self.requests.prompt), _said(self.requests.output)
         return (
-            f"{self.source or 'requests'}{rate}{users}: {len(self.requests):,} requests of "
+            f"{self.source or 'columns'}{rate}{users}: {len(self.requests):,} requests of "
             f"{prompt} tokens in, {output} out"
         )
 
@@ -87,9 +87,9 @@ class Traffic:
         """Return requests with exponential or gamma intervals, as `vllm bench serve` sends them.
 
         rate: mean requests/s, as `--request-rate`.
-        burstiness: as `--burstiness`: shape of the gamma distribution of the intervals, whose coefficient of variation
-            is `1 / sqrt(burstiness)`: 1 for Poisson arrivals, below 1 for bursts, above 1 for more
-            regular arrivals, and `math.inf` for equal intervals.
+        burstiness: as `--burstiness`: shape of the gamma distribution of the intervals, whose
+            coefficient of variation is `1 / sqrt(burstiness)`: 1 for Poisson arrivals, below 1 for
+            bursts, above 1 for more regular arrivals, and `math.inf` for equal intervals.
 
         Raise TrafficError for a value outside its range.
         """
