@@ -53,7 +53,7 @@ ROOMS = {
     "pyarrow": {"sweeps"},
     "distributed": {"sweeps"},
     "google": {"profiles"},
-    "yaml": {"maxtext"},
+    "yaml": {"maxtext", "serving"},
     "pydantic": {"hardware", "models", "runfile"},
 }
 
