@@ -88,7 +88,7 @@ def test_a_log_normal_distribution_is_cut_at_its_ends() -> None:
         (lambda: Lengths.log_normal(10, mean=12, p90=30), "2 of mean, p90 and p99"),
         (
             lambda: Lengths.log_normal(10, mean=9),
-            "mean is 9; write a number from 10 to 1e+08, at least the median",
+            "from 10 to 1e+08, at least the median",
         ),
         (lambda: Lengths.log_normal(10, p90=math.inf), "p90 is inf"),
     ],
