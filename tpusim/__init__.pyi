@@ -53,6 +53,8 @@ from .sweeps import Space as Space
 from .sweeps import cluster as cluster
 from .sweeps import scaling as scaling
 from .sweeps import sweep as sweep
+from .traffic import Lengths as Lengths
+from .traffic import Traffic as Traffic
 from .training import Checkpoints as Checkpoints
 from .training import Evaluations as Evaluations
 from .training import TrainingResult as TrainingResult
