@@ -21,9 +21,9 @@ class Policy:
     chunked_prefill: a prompt may be computed in several steps.
     mixed: prompts and decoding sequences share steps; otherwise a step has one kind.
     priority: who is scheduled first, sequences that decode or prompts.
-    reserve: None admits a prompt where the pages of its first chunk are free, as vLLM does. A number
-        admits it where pages for the whole of it and of its answer are free, and for this part of
-        the tokens that decoding sequences miss, as SGLang does (`new_token_ratio`).
+    reserve: None admits a prompt if the pages of its first chunk are free, as vLLM does. A number
+        admits it if pages are free for all of it and its answer, and for this part of the tokens
+        that decoding sequences will still generate, as SGLang does (`new_token_ratio`).
     prefix_cache: pages of equal prefixes are computed once.
     host_ps: time of the host between two steps, with which no device computes.
     sequence_ps: time of the host between two steps for each sequence of the one before.
