@@ -212,7 +212,10 @@ class Replica:
         else:
             apart = [[each for each in chosen if each.rank is rank] for rank in ranks]
             prompts = tuple(count * max(part) for part in zip(*map(_prompt_load, apart)))
-        load = StepLoad(decodes * (1 + policy.drafted), context, *prompts)
+        decodes *= 1 + policy.drafted
+        # the rank with the most prompt tokens may not be that with the most sequences
+        tokens = min(prompts[0], count * policy.max_num_batched_tokens - decodes)
+        load = StepLoad(decodes, context, tokens, *prompts[1:])
         return policy.host_ps + max(self.costs.step_ps(load), policy.step_host_ps)
 
     def _plan_run(self, clock: int, steps: int) -> tuple[DecodeRun, int]:
