@@ -1,22 +1,25 @@
 """The servers of `tpusim serve` and of `tpusim simulate`: their results, tables and files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from tpusim.base.errors import PlanError, blame
+from tpusim.base.errors import FileError, PlanError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
+from tpusim.base.text_width import printed_on
 from tpusim.base.units import format_dollars, format_seconds
-from tpusim.report import document, load_data, plot_load, write_report, write_serving
-from tpusim.results import ServedStep
-from tpusim.results.summary import summary
+from tpusim.report import check_folder, document, load_data, plot_load, write_report
+from tpusim.results import entry
 from tpusim.runfile import ServingRun
-from tpusim.serving import SATURATED, ServingResult, number
+from tpusim.serving import ServingResult
+from tpusim.serving.full_steps import full_steps
+from tpusim.serving.result import SATURATED, number
 from tpusim.serving.serve import serve
-from tpusim.serving.steps import typical_step_pair
+
+MOST_LOAD = 1e9
 
 LOAD_HEAD = (
     *("load", "requests/s", "tokens/s out", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
@@ -32,10 +35,28 @@ def serve_run(run: ServingRun) -> ServingResult:
                 "the section [traffic] is missing; write one with rate, requests, prompt and output"
             )
         traffic = run.traffic.traffic(run.folder)
-        result = serve(
-            run.model, run.plan, run.pod, traffic, run.engine, replicas=run.replicas
-        )
+        result = serve(run.model, run.plan, run.pod, traffic, run.engine, replicas=run.replicas)
         return replace(result, notes=(*result.notes, *run.notes))
+
+
+def check_options(where: str, given: Mapping[str, bool]) -> None:
+    """Raise FileError for an option that the steps of a server do not have."""
+    for name, is_given in given.items():
+        if is_given:
+            raise FileError(
+                f"{where}: {name} is for a step of training, and the file has [serving]"
+            )
+
+
+def load_numbers(text: str) -> list[float]:
+    """Return the numbers of `1,2,4.5`. Raise PlanError for anything else."""
+    try:
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < each < MOST_LOAD for each in found):
+        raise PlanError(f"--loads is {text!r}; write numbers above 0, such as 1,2,4")
+    return found
 
 
 def serve_loads(run: ServingRun, loads: Sequence[float]) -> list[ServingResult]:
@@ -52,7 +73,7 @@ def serve_loads(run: ServingRun, loads: Sequence[float]) -> list[ServingResult]:
         if run.traffic.kind in ("trace", "burst"):
             raise PlanError(
                 f"--loads changes the rate of requests, and traffic of the kind "
-                f"{run.traffic.kind} has none; write kind = \"poisson\""
+                f'{run.traffic.kind} has none; write kind = "poisson"'
             )
         changed = []
         for load in loads:
@@ -73,7 +94,7 @@ def _row(result: ServingResult) -> tuple[str, ...]:
     waits = (times["ttft"].p50, times["ttft"].p99)
     cost = result.output_cost
     return (
-        f"{users} users" if users else f"{number(result.load.offered)} requests/s",
+        f"{users} user{'s' * (users > 1)}" if users else f"{number(result.load.offered)} requests/s",
         number(numbers["requests_per_s"]),
         number(numbers["output_tokens_per_s"]),
         *(SATURATED if result.saturated else format_seconds(each) for each in waits),
@@ -86,8 +107,6 @@ def _row(result: ServingResult) -> tuple[str, ...]:
 
 def write_loads(results: Sequence[ServingResult], folder: Path) -> None:
     """Write `loads.txt`, `.json`, `.png` and `.svg` into `folder`."""
-    from functools import partial
-
     from tpusim.report.figures.render import figure_files
 
     data = load_data(results)
@@ -98,24 +117,35 @@ def write_loads(results: Sequence[ServingResult], folder: Path) -> None:
     write_files(folder, files)
 
 
-class StepPair(NamedTuple):
-    """A step of prompts and one that decodes, of a server that is full."""
+def simulate_server(
+    run: ServingRun, folder: Path | None, *, as_json: bool, html: bool = True
+) -> str:
+    """Simulate a step of prompts and one that decodes, and return their reports.
 
-    room: str
-    prefill: ServedStep
-    decode: ServedStep
-
-    def __str__(self) -> str:
-        parts = (f"cache       {self.room}", *(summary(step) for step in self[1:]))
-        return "\n\n".join(parts)
-
-    def json(self) -> str:
-        """Return both steps as JSON, each as `result.json` has it."""
+    The requests are the mean ones of the section [traffic], if there is one. A folder gets the
+    reports of both.
+    """
+    if folder is not None:
+        check_folder(folder)
+    with blame(run.where):
+        lengths = {}
+        if run.traffic is not None:
+            requests = run.traffic.traffic(run.folder).requests
+            lengths = {
+                "prompt": float(requests.prompt.mean()), "output": float(requests.output.mean())
+            }  # fmt: skip
+        steps = full_steps(run.model, run.plan, run.pod, run.engine, **lengths)
+    if folder is not None:
+        with printed_on(None):
+            for name, step in (("prefill", steps.prefill), ("decode", steps.decode)):
+                write_report(step, folder / name, html=html)
+    if as_json:
         return json_text(
-            {"cache": self.room, "prefill": document(self.prefill), "decode": document(self.decode)}
+            {
+                "cache_tokens": steps.room.tokens,
+                "prefill": document(steps.prefill),
+                "decode": document(steps.decode),
+            }
         )
-
-    def write(self, folder: Path, *, html: bool = True) -> None:
-        """Write the reports of both steps into `prefill` and `decode` of a folder."""
-        for name, step in (("prefill", self.prefill), ("decode", self.decode)):
-            write_report(step, folder / name, html=html)
+    notes = ("\n".join(entry("note", note)) for note in run.notes)
+    return "\n\n".join([str(steps), *notes, *([] if folder is None else [f"report      {folder}"])])

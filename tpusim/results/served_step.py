@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from tpusim.accuracy import HbmOdds
+from tpusim.base.plain_text import plain
 from tpusim.plan import ServingPlan
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.unit_cost import UnitCost
@@ -31,6 +32,13 @@ class ServedStep(PlanResult):
         """Return a simulated step as that of a server."""
         given = {each.name: getattr(step, each.name) for each in fields(PlanResult)}
         return cls(**given | {"tokens": load.decodes + load.prefills}, served=served, load=load)
+
+    @property
+    def title(self) -> str:
+        """The model, the slice, and whether prompts are computed, or sequences decode, or both."""
+        kinds = {"prefill": self.load.prefills, "decode": self.load.decodes}
+        kind = " and ".join(name for name, tokens in kinds.items() if tokens) or "empty"
+        return f"{plain(self.name)} on {self.pod}: {kind} step"
 
     @property
     def arrays(self) -> int:
