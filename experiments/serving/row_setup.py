@@ -91,7 +91,10 @@ def _engine(row: ServingRow, pod: ts.Slice, assumed: list[str]) -> Engine:
             changes[column] = row.flag(column, False)
     if row.text("mem_fraction"):
         changes["memory_fraction"] = row.number("mem_fraction")
-    engine = Engine.of(row.text("engine"), row.text("engine_version"), pod.chip.name, **changes)
+    chip = pod.chip.generation
+    engine = Engine.of(row.text("engine"), row.text("engine_version"), chip, **changes)
+    if not row.text("max_num_seqs") and "linear" in row.text("model_kind"):
+        engine = _with_few_states(row, engine)
     if row.text("arrival") != "static":
         assumed += [
             f"{key} {getattr(engine, key)}"
@@ -99,6 +102,17 @@ def _engine(row: ServingRow, pod: ts.Slice, assumed: list[str]) -> Engine:
             if key not in changes and getattr(engine, key) != 0
         ]
     return engine
+
+
+def _with_few_states(row: ServingRow, engine: Engine) -> Engine:
+    """Return an engine that runs no more sequences than there are users.
+
+    Each sequence that may run has a state of its layers with linear attention, and states of the
+    engine's default would not fit.
+    """
+    users = row.whole("concurrency")
+    ranks = row.whole("dp_attn", 1) if engine.seqs_per_rank else 1
+    return engine.changed(max_num_seqs=-(-users // ranks)) if users else engine
 
 
 def _model(row: ServingRow, assumed: list[str]) -> Any:

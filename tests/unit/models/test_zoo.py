@@ -78,11 +78,7 @@ BILLIONS = {
     "glm-4.7-flash": 29.94,
     "solar-open-100b": 102.6,
     "hy3": 295.0,
-    "gpt-j-6b": 6.05088,
-    "qwen-7b": 7.7213,
-    "deepseek-r1-distill-qwen-1.5b": 1.777,
     "mimo-7b": 7.62,
-    "mimo-v2-flash": 308.8 + 0.84,
     "mellum2-12b": 12.15,
     "qwen3-next-80b-a3b": 79.674,  # 81.3 with the layer that predicts further tokens
     "qwen3.5-397b-a17b": 397.0,  # with the encoder of images
@@ -90,7 +86,6 @@ BILLIONS = {
     "ling-2.6-1t": 1012.0,
     "mimo-v2-flash": 309.0,
     "mimo-v2.5-pro": 1020.0,
-    "mimo-7b": 7.61,
     "qwen-7b": 7.721,
     "gpt-j-6b": 6.051,
     "deepseek-r1-distill-qwen-1.5b": 1.777,
@@ -100,7 +95,7 @@ BILLIONS = {
 }
 """Published with the runs or the weights (Llama, Qwen3: the number of elements of the checkpoints;
 Gemma 2: arXiv:2408.00118, Table 2; PaLM: arXiv:2204.02311, Table 1; gpt-oss: with the sinks
-that are left out here; MiMo-V2-Flash: with values as wide as keys, which are 0.84 billion more)."""
+that are left out here)."""
 
 ACTIVE_BILLIONS = {
     "mixtral-8x7b": (12.9, 0.01),

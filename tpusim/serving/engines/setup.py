@@ -234,7 +234,7 @@ def _role(transfer: Mapping[str, Any]) -> str:
     return roles[role]
 
 
-def _dtypes(read: ServingCommand, quantisations: tuple[str, ...]) -> dict[str, str]:
+def _dtypes(read: ServingCommand, quantisations: tuple[str, ...]) -> dict[str, Any]:
     """Return the dtypes that a command states."""
     if (dtype := read.get("--dtype", "auto")) not in BF16_NAMES:
         raise PlanError(f"--dtype is {cut(dtype)!r}, which is not simulated; write bfloat16")
