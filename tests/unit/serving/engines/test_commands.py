@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from dataclasses import replace
+
 import pytest
 import yaml
 from hypothesis import given
@@ -96,6 +98,7 @@ def test_what_a_command_of_vllm_means() -> None:
         "matmul_dtype": "",
         "kv_dtype": "fp8",
         "page_size": 256,
+        "page_s": 0.0,
         "memory_fraction": 0.92,
     }
     assert (setup.engine.max_model_len, setup.engine.prefix_cache) == (10_000, False)
@@ -154,7 +157,7 @@ def test_the_command_of_a_plan_means_the_plan(plan: ServingPlan, name: str) -> N
     engine = Engine.of(name, max_num_seqs=96, prefix_cache=False)
     line = str(serving_command("Qwen/Qwen3-8B", plan, engine, drafted=2))
     setup = serving_setup(line)
-    assert ServingPlan(**setup.plan_keys()) == plan
+    assert ServingPlan(**setup.plan_keys()) == replace(plan, page_s=engine.page_s)
     assert setup.engine == engine.changed(
         memory_fraction=plan.memory_fraction,
         page_size=plan.page_size,
