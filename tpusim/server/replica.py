@@ -4,10 +4,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from simpy import Environment, Event
+from simpy import Event
 
 from tpusim.server.decode_run import DecodeRun
-from tpusim.server.moments import BEGIN, END, Moment
+from tpusim.server.moments import BEGIN, END, Moment, Picoseconds
 from tpusim.server.policy import Policy
 from tpusim.server.rank import Rank
 from tpusim.server.request_log import RequestLog
@@ -39,7 +39,7 @@ class Replica:
 
     def __init__(
         self,
-        env: Environment,
+        env: Picoseconds,
         number: int,
         policy: Policy,
         costs: StepCosts,
