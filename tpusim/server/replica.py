@@ -23,6 +23,9 @@ Send: TypeAlias = Callable[["Replica", Sequence], None]
 class Replica:
     """An engine whose data-parallel ranks step together.
 
+    All ranks run the step of the fullest one, as devices wait for each other: the load of the
+    replica's step is the largest of a rank, field by field, times the number of ranks.
+
     A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
     run, which ends with the first sequence that is complete or finds no page, or with the step in
     which a request arrives that may be admitted.
