@@ -46,7 +46,8 @@ class StepTable:
         """Simulate one step of a load, in the arrays of its bucket."""
         tokens, rows = self._bucket(load)
         shape = StepShape(tokens=tokens, rows=rows, drafted=self.drafted)
-        return serve_step(self.model, self.plan, self.pod, load, shape)
+        read = self.buckets.read(load, self.plan.ranks, self.drafted)
+        return serve_step(self.model, self.plan, self.pod, read, shape)
 
     def step_ps(self, load: StepLoad) -> int:
         """Return the picoseconds of one step."""
@@ -79,7 +80,7 @@ class StepTable:
         )
 
     def _attention(self, load: StepLoad) -> int:
-        given = AttentionLoad(*load)
+        given = AttentionLoad(*self.buckets.read(load, self.plan.ranks, self.drafted))
         found = sum(times * rates.seconds(given) for times, rates in self._kernels)
         return picoseconds(found)
 

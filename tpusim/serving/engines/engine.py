@@ -37,6 +37,8 @@ class Engine:
     prefix_cache: pages of equal prefixes are computed once.
     overlapped: the host prepares a step while the devices compute the one before; otherwise the
         devices wait for `step_host_s` too.
+    whole_cache: attention of a step that decodes reads the cache of each sequence to its end, which
+        is `max_model_len`.
     token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
@@ -64,6 +66,7 @@ class Engine:
     reserve: float | Literal[""] = ""
     prefix_cache: bool = False
     overlapped: bool = True
+    whole_cache: bool = False
     token_buckets: Mapping[str, Any] = field(default_factory=dict)
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
     row_buckets: Mapping[str, Any] = field(default_factory=dict)
@@ -140,6 +143,7 @@ class Engine:
             tokens=self._sizes(self.token_buckets, tokens, ranks, floor),
             decodes=self._sizes(self.decode_buckets, batch, ranks, -(-least_decodes // ranks)),
             rows=self._sizes(self.row_buckets, seqs, ranks),
+            cache=self.max_model_len if self.whole_cache else 0,
         )
 
     def _sizes(self, rule: Mapping[str, Any], limit: int, ranks: int, least: int = 1) -> Sizes:
