@@ -68,6 +68,7 @@ def row_setup(row: ServingRow) -> RowSetup:
         **_dtypes(row, assumed),
         page_size=engine.page_tokens(latent=bool(getattr(model, "kv_rank", 0))),
         memory_fraction=engine.memory_fraction,
+        page_s=engine.page_s,
     )
     return RowSetup(row, model, plan, pod, engine, assumed)
 

@@ -1,7 +1,7 @@
 """The servers of `tpusim serve` and of `tpusim simulate`: their results, tables and files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def serve_run(run: ServingRun) -> ServingResult:
                 "the section [traffic] is missing; write one with rate, requests, prompt and output"
             )
         traffic = run.traffic.traffic(run.folder)
-        result = serve(run.model, run.plan, run.pod, traffic, run.engine, replicas=run.replicas)
+        result = serve(run.model, run.plan, run.pod, traffic, run.engine, **asdict(run.options))
         return replace(result, notes=(*result.notes, *run.notes))
 
 
@@ -93,8 +93,9 @@ def _row(result: ServingResult) -> tuple[str, ...]:
     users = result.traffic.users
     waits = (times["ttft"].p50, times["ttft"].p99)
     cost = result.output_cost
+    load = f"{users} user{'s' * (users > 1)}" if users else ""
     return (
-        f"{users} user{'s' * (users > 1)}" if users else f"{number(result.load.offered)} requests/s",
+        load or f"{number(result.load.offered)} requests/s",
         number(numbers["requests_per_s"]),
         number(numbers["output_tokens_per_s"]),
         *(SATURATED if result.saturated else format_seconds(each) for each in waits),

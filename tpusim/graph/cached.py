@@ -46,6 +46,7 @@ class CacheForm:
     weight_dtype: of the matrices of the layers as they are stored; empty for that of all weights.
     sampled: a sampler reads the logits.
     fused: attention is a kernel; otherwise it is `DOT_OPERATIONS`.
+    page_seconds: to start the copies of pages, per key.
     """
 
     tokens: int
@@ -54,6 +55,7 @@ class CacheForm:
     weight_dtype: str = ""
     sampled: bool = True
     fused: bool = True
+    page_seconds: float = 0.0
 
 
 def cached_pass(graph: Graph, form: CacheForm, load: Mapping[str, int]) -> Graph:
@@ -104,6 +106,7 @@ def _cached_attention(op: Attention, form: CacheForm) -> CachedAttention:
         op.output,
         op.window,
         operations=1 if form.fused else DOT_OPERATIONS,
+        page_seconds=form.page_seconds,
     )
 
 

@@ -38,6 +38,7 @@ class CachedAttention:
     output: result, [batch, seq, heads, width of the values].
     window: keys that a query sees; 0 for all.
     operations: that compute it, 1 for a kernel.
+    page_seconds: to start the copies of pages, per key.
     """
 
     name: str
@@ -49,6 +50,7 @@ class CachedAttention:
     output: Tensor
     window: int = 0
     operations: int = 1
+    page_seconds: float = 0.0
     phase: Phase = Phase.FORWARD
 
     @property

@@ -36,6 +36,7 @@ def cached_attention_work(
         query_bytes=heads * width * item,
         output_bytes=heads * value_width * item,
         operations=op.operations,
+        page_seconds=op.page_seconds,
         block=sizes.kernel.block_of(backward=False),
     )
 

@@ -46,7 +46,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             batch, m = active_groups(batch, m, sizes)
             tiles = _tiles(op, dims[1:], (batch, m, k, n), sizes)
             item = sizes.itemsize(op.lhs.dtype)
-            read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles)
+            other = sizes.itemsize(op.rhs.dtype)
+            read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles, other)
             return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged, tiles)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)

@@ -74,7 +74,7 @@ def serving_step(
     """
     graph = serving_graph(model, plan, load, shape)
     sharding = _with_rules_of_cache(plan)
-    inner = plan.step_plan(plan.ranks, shape.tokens, sharding)
+    inner = plan.step_plan(plan.ranks, shape.tokens, sharding, pod.chip.generation)
     found = resolve_rules(sharding, graph)
     rules = replace(found, fixed=tuple(_fixed_layouts(plan, graph, found)))
     partitioned = partition_graph(graph, sharding, rules)
@@ -104,6 +104,7 @@ def serving_graph(
         rows=shape.rows,
         dtype=plan.kv_dtype,
         fused=plan.kernel == "paged",
+        page_seconds=plan.page_s / plan.page_size,
         weight_dtype="" if plan.weight_dtype == "bf16" else plan.weight_dtype,
     )
     sizes = {

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.units import format_mesh
-from tpusim.base.value_checks import check_flag, check_positive, check_words, is_number
+from tpusim.base.value_checks import check_flag, check_positive, check_words, is_number, seconds
 from tpusim.plan.attention_kernel import AttentionKernel
 from tpusim.plan.axes import Axes, Rule
 from tpusim.plan.compiler import Compiler
@@ -41,6 +41,13 @@ tunes them for each shape (kernels/megablox/tuned_block_sizes.py): 128 rows, and
 3072 to 6144 of the matrices of Qwen3-Coder-480B."""
 
 
+PAGED_BLOCK = (128, 2048)
+PAGED_BLOCKS = {"v4": (128, 512), "7x": (128, 4096)}
+"""Queries and keys of a block of a kernel over pages, where no tuned ones are known
+(vllm-project/tpu-inference 0.32.0, kernels/ragged_paged_attention/v3/tuned_block_sizes.py, 32
+queries; of less than 128 the blocks at the end of a sequence are as many keys)."""
+
+
 @checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
@@ -59,6 +66,7 @@ class ServingPlan:
         narrower dtype; weights in a narrower dtype than the matmul are converted as they are read.
     kv_dtype: the cache.
     page_size: tokens of a page of the cache.
+    page_s: seconds in which a kernel starts the copy of a page to the chip.
     memory_fraction: part of a device's usable HBM that weights, activations and cache may take.
     attention_block: queries and keys that the kernel visits at once for prompts; empty for those
         of the chip's generation.
@@ -75,6 +83,7 @@ class ServingPlan:
     matmul_dtype: ServedMatmulDtype = ""
     kv_dtype: CacheDtype = "bf16"
     page_size: int = 128
+    page_s: float = 0.0
     memory_fraction: float = 0.9
     attention_block: Sequence[int] = ()
     placement: Mapping[str, Sequence[str]] | None = None
@@ -93,6 +102,7 @@ class ServingPlan:
         for key in ("expert_parallel", "gather_weights"):
             check_flag(f"serving.{key}", getattr(self, key))
         check_positive("serving.page_size", self.page_size)
+        object.__setattr__(self, "page_s", seconds("serving.page_s", self.page_s))
         if not is_number(self.memory_fraction) or not 0 < self.memory_fraction <= 1:
             raise PlanError(
                 f"serving.memory_fraction is {self.memory_fraction!r}; write a number above 0 and "
@@ -177,14 +187,16 @@ class ServingPlan:
         matmul: Any = self.matmul_dtype
         return Numerics(compute="bf16", param="bf16", matmul=matmul)
 
-    def step_plan(self, ranks: int, tokens: int, sharding: Sharding) -> Plan:
+    def step_plan(self, ranks: int, tokens: int, sharding: Sharding, chip: str) -> Plan:
         """Return the plan of one step, by which it is lowered and shown.
 
         ranks: of the replica, whose tokens are sequences of `tokens`.
         sharding: that of `sharding`, with the annotations of the step.
+        chip: the generation of its chips.
         """
         plan = Plan(mesh=dict(sharding.mesh), seq_len=tokens, global_batch=ranks)
-        block: Any = self.attention_block
+        paged = PAGED_BLOCKS.get(chip, PAGED_BLOCK) if self.kernel == "paged" else ()
+        block: Any = self.attention_block or paged
         kernel = AttentionKernel(block=block) if block else AttentionKernel()
         return replace(
             plan,

@@ -177,6 +177,7 @@ class CachedAttentionWork:
         result of a token, all heads of the device together.
     block: queries and keys that a step of the kernel visits at once, of prompts.
     operations: that compute it, 1 for a kernel.
+    page_seconds: to start the copies of pages, per key.
     """
 
     heads: Number
@@ -193,6 +194,7 @@ class CachedAttentionWork:
     output_bytes: Number
     block: tuple[int, int]
     operations: int = 1
+    page_seconds: float = 0.0
 
     @property
     def local(self) -> AttentionLoad:

@@ -64,7 +64,7 @@ def serving_of(tables: Mapping[str, Any], where: str, folder: Path) -> ServingRu
     data = validated(serving_file(), given)
     model, notes = model_of(data["model"], folder, other)
     pod = slice_of(data["slice"], folder)
-    plan, engine, replicas = server_of(data[SERVING], model, pod.chip.name)
+    plan, engine, options = server_of(data[SERVING], pod.chip.generation)
     traffic = traffic_of(data[TRAFFIC]) if TRAFFIC in data else None
     return ServingRun(
         where=where,
@@ -72,7 +72,7 @@ def serving_of(tables: Mapping[str, Any], where: str, folder: Path) -> ServingRu
         plan=plan,
         pod=pod,
         engine=engine,
-        replicas=replicas,
+        options=options,
         traffic=traffic,
         folder=folder,
         notes=notes,

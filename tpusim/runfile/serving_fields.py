@@ -6,6 +6,7 @@ from typing import Any, NewType, get_args
 from tpusim.base.value_checks import choices_of
 from tpusim.plan import Rule, ServingPlan
 from tpusim.server.policy import Priority
+from tpusim.server.pool import ROUTERS
 
 OrNone = NewType("OrNone", int)
 """A count that may be 0, as it is where it is not written: no window, no latent, no experts."""
@@ -26,16 +27,13 @@ SERVING_SECTIONS: Mapping[str, str] = {
     "traffic": "a section [traffic] with rate, requests, prompt and output",
 }
 
+_DRAWN = ("requests", "seed", "prompt", "output", "pairs")
 KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    name: (needed, ("requests", "seed", "prompt", "output", "pairs"))
-    for name, needed in {
-        "poisson": ("rate",),
-        "gamma": ("rate", "burstiness"),
-        "constant": ("rate",),
-        "burst": (),
-        "closed_loop": ("users",),
-    }.items()
-} | {"trace": (("path",), ("requests", "window", "rate_scale"))}
+    "poisson": (("rate",), ("burstiness", *_DRAWN)),
+    "burst": ((), _DRAWN),
+    "closed_loop": (("users",), _DRAWN),
+    "trace": (("path",), ("requests", "window", "rate_scale")),
+}
 """For each kind of traffic the keys that it needs, and others that it takes."""
 
 SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -43,6 +41,7 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "mesh": Mapping[str, int],
         "rules": Mapping[str, Rule],
         "expert_parallel": bool,
+        "kernel": str,
         "attention": str,
         "gather_weights": bool,
         "weight_dtype": str,
@@ -50,9 +49,14 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "kv_dtype": str,
         "page_size": int,
         "memory_fraction": float,
+        "page_s": float,
         "attention_block": Sequence[int],
         "placement": Mapping[str, Sequence[str]] | None,
         "replicas": int,
+        "router": str,
+        "drafted": OrNone,
+        "accepted": float,
+        "ready_s": float,
         "engine": str,
         "version": str,
         "max_num_seqs": int,
@@ -62,9 +66,8 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "mixed": bool,
         "priority": str,
         "prefix_cache": bool,
-        "overlapped": bool,
         "host_s": float,
-        "step_host_s": float,
+        "sequence_s": float,
         "request_s": float,
     },
     "traffic": {
@@ -87,6 +90,7 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
 SERVING_CHOICES: Mapping[tuple[str, str], Sequence[str]] = {
     **{("serving", key): words for key, words in choices_of(ServingPlan).items()},
     ("serving", "priority"): get_args(Priority),
+    ("serving", "router"): ROUTERS,
     ("traffic", "kind"): tuple(KINDS),
 }
 """The words of the keys that have a choice."""

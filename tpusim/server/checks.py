@@ -7,17 +7,17 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import ServerError
 from tpusim.server.policy import Policy
-from tpusim.server.pool import ROUTERS
+from tpusim.server.replica_pool import ROUTERS
 from tpusim.traffic import Requests
 
 COUNTS = ("max_num_seqs", "max_num_batched_tokens", "ranks", "page_size", "pages")
-TIMES = ("max_model_len", "host_ps", "step_host_ps", "request_ps", "drafted")
+TIMES = ("max_model_len", "host_ps", "sequence_ps", "request_ps", "drafted")
 
 
 def check_server(requests: Requests, pools: Sequence[tuple[Policy, int, str]]) -> None:
     """Raise ServerError for a server that cannot serve such requests.
 
-    pools: policy, replicas and router of those that prefill, and of those that decode, if others do.
+    pools: policy, replicas and router; of those that decode too, if they are others.
     """
     _check_requests(requests)
     for policy, replicas, router in pools:
@@ -29,6 +29,16 @@ def check_server(requests: Requests, pools: Sequence[tuple[Policy, int, str]]) -
     taken = ~refused(requests, pools[0][0])
     for at, (policy, _, _) in enumerate(pools):
         _check_pages(requests, policy, taken, answers=at == len(pools) - 1)
+
+
+def check_outages(numbers: Sequence[int], replicas: int) -> None:
+    """Raise ServerError for an outage of a replica that there is not."""
+    for number in numbers:
+        if not 0 <= number < replicas:
+            raise ServerError(
+                f"outages has an outage of replica {number}, and there are {replicas}: "
+                f"their numbers are 0 to {replicas - 1}"
+            )
 
 
 def check_policy(policy: Policy) -> None:
@@ -52,7 +62,7 @@ def check_policy(policy: Policy) -> None:
             f"max_num_batched_tokens must be above the {policy.drafted} drafted tokens of a "
             f"sequence, not {policy.max_num_batched_tokens}"
         )
-    if policy.reserve is not None and not policy.reserve >= 0:
+    if policy.reserve is not None and policy.reserve < 0:
         raise ServerError(f"reserve must be at least 0, not {policy.reserve:g}")
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from tpusim.server.cached_pages import CachedPages
 from tpusim.server.page_growth import PageGrowth
 from tpusim.server.policy import Policy
-from tpusim.server.records import Records
+from tpusim.server.request_log import RequestLog
 from tpusim.server.sequence import Sequence
 
 
@@ -32,7 +32,7 @@ class Rank:
     answers: times, and how many of the decoding sequences received their last token at each.
     """
 
-    def __init__(self, policy: Policy, records: Records, block: int = 0) -> None:
+    def __init__(self, policy: Policy, records: RequestLog, block: int = 0) -> None:
         self.records = records
         self.policy = policy
         self.page_size = policy.page_size
@@ -171,6 +171,7 @@ class Rank:
         Their pages are taken. Sequences that came with their cache begin to decode instead.
         """
         chosen: list[Sequence] = []
+        coming = 0
         if self.prompt is not None:
             chunk = min(self.prompt.tokens - self.prompt.computed, budget)
             if not chunk:
@@ -180,18 +181,20 @@ class Rank:
                     self._preempt(clock)
                 return chosen
             chosen.append(self.prompt)
+            coming = self._coming(self.prompt)
             budget -= chunk
             self.prompt = None
         waiting = self.waiting
         while waiting and budget > 0 and len(self.decoding) + len(chosen) < self.slots:
             sequence = waiting[0]
             if sequence.computed:
-                if not self._adopt(sequence, clock):
+                if not self._adopt(sequence, clock, coming):
                     break
                 budget -= self.verified * self.policy.mixed
-            elif self._admit(sequence, budget):
+            elif self._admit(sequence, budget, coming):
                 chosen.append(sequence)
                 budget -= sequence.chunk
+                coming += self._coming(sequence)
             else:
                 break
             waiting.popleft()
@@ -217,7 +220,7 @@ class Rank:
         if sequence.blocks:
             self.pages.keep(sequence, sequence.computed, sequence.computed + chunk)
 
-    def _admit(self, sequence: Sequence, budget: int) -> bool:
+    def _admit(self, sequence: Sequence, budget: int, coming: int) -> bool:
         """Admit a prompt with its first chunk, if its pages and its tokens find room."""
         cached, idle = self.pages.found(sequence) if sequence.blocks else (0, 0)
         chunk = missing = sequence.tokens - cached
@@ -226,7 +229,7 @@ class Rank:
                 return False
             chunk = budget
         pages = self._needed(sequence, cached + chunk)
-        needed = self._reserved(sequence, pages) - cached // self.page_size + idle
+        needed = self._reserved(sequence, pages, coming) - cached // self.page_size + idle
         if needed > self.pages.free:
             return False
         if cached:
@@ -235,10 +238,10 @@ class Rank:
         self._take(sequence, chunk, pages)
         return True
 
-    def _adopt(self, sequence: Sequence, clock: int) -> bool:
+    def _adopt(self, sequence: Sequence, clock: int, coming: int) -> bool:
         """Let a sequence decode whose cache came from another replica, if its pages find room."""
         pages = self._needed(sequence, sequence.tokens)
-        if self._reserved(sequence, pages) > self.pages.free:
+        if self._reserved(sequence, pages, coming) > self.pages.free:
             return False
         self.join(sequence, clock)
         self.answers.append((sequence.answered_ps, 1))
@@ -246,8 +249,10 @@ class Rank:
         self.adopted.append(sequence)
         return True
 
-    def _reserved(self, sequence: Sequence, pages: int) -> int:
+    def _reserved(self, sequence: Sequence, pages: int, coming: int) -> int:
         """Return the pages that have to be free before a sequence is admitted.
+
+        coming: tokens for which the prompts of the step will take pages.
 
         The tokens that others miss are those since one of them came or went: a prompt that finds no
         room then finds none later, while pages are taken.
@@ -255,6 +260,10 @@ class Rank:
         reserve = self.policy.reserve
         if reserve is None:
             return pages
+        whole = sequence.tokens + sequence.left - 1 + self.drafted
         missing = self.ends - self.since * len(self.decoding)
-        whole = sequence.tokens + sequence.left - 1 + self.drafted + int(reserve * missing)
-        return max(pages, -(-whole // self.page_size))
+        return max(pages, -(-(whole + coming + int(reserve * missing)) // self.page_size))
+
+    def _coming(self, sequence: Sequence) -> int:
+        """Return the tokens of a prompt and its answer for which it has no pages yet."""
+        return sequence.tokens + sequence.left - sequence.computed - sequence.chunk

@@ -10,7 +10,7 @@ from tpusim.server.decode_run import DecodeRun
 from tpusim.server.moments import BEGIN, END, Moment
 from tpusim.server.policy import Policy
 from tpusim.server.rank import Rank
-from tpusim.server.records import Records
+from tpusim.server.request_log import RequestLog
 from tpusim.server.sequence import Sequence
 from tpusim.server.span_log import SpanLog
 from tpusim.server.step_load import StepCosts, StepLoad
@@ -43,7 +43,7 @@ class Replica:
         number: int,
         policy: Policy,
         costs: StepCosts,
-        records: Records,
+        records: RequestLog,
         log: SpanLog,
         *,
         done: Done,
@@ -85,8 +85,10 @@ class Replica:
 
     def arrive(self, sequence: Sequence) -> None:
         """Let a sequence wait in the rank with the fewest."""
-        rank = self.ranks[0] if len(self.ranks) == 1 else min(self.ranks, key=_present)
-        sequence.rank = rank
+        sequence.rank = 0
+        if len(self.ranks) > 1:
+            sequence.rank = min(range(len(self.ranks)), key=lambda at: self.ranks[at].present)
+        rank = self.ranks[sequence.rank]
         rank.present += 1
         may_join = rank.admits()
         rank.waiting.append(sequence)
@@ -114,8 +116,9 @@ class Replica:
             if whole:
                 self._take_effect(self.start + self.run.ps(whole), whole)
         for sequence in reversed(self.chosen):
-            sequence.rank.pages.release(sequence, sequence.pages)
-            sequence.rank.put_back(sequence)
+            rank = self.ranks[sequence.rank]
+            rank.pages.release(sequence, sequence.pages)
+            rank.put_back(sequence)
         self.chosen, self.ending, self.run = [], None, None
         self.heap.clear()
         clock = self.clock.received
@@ -203,20 +206,23 @@ class Replica:
     def _step_ps(self, chosen: list[Sequence], clock: int) -> int:
         """Return the time of a step with prompts."""
         policy, ranks, count = self.policy, self.ranks, len(self.ranks)
-        decodes = context = 0
-        if self.mixed:
-            decodes = count * max(len(rank.decoding) for rank in ranks)
-            context = count * max(rank.context(clock) for rank in ranks)
         if count == 1:
-            prompts = _prompt_load(chosen)
+            load = self._rank_load(ranks[0], chosen, clock)
         else:
-            apart = [[each for each in chosen if each.rank is rank] for rank in ranks]
-            prompts = tuple(count * max(part) for part in zip(*map(_prompt_load, apart)))
-        decodes *= 1 + policy.drafted
-        # the rank with the most prompt tokens may not be that with the most sequences
-        tokens = min(prompts[0], count * policy.max_num_batched_tokens - decodes)
-        load = StepLoad(decodes, context, tokens, *prompts[1:])
-        return policy.host_ps + max(self.costs.step_ps(load), policy.step_host_ps)
+            apart = [[each for each in chosen if each.rank == rank] for rank in range(count)]
+            loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
+            fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
+            load = StepLoad(*(count * each for each in fullest))
+        sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
+        return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
+
+    def _rank_load(self, rank: Rank, chosen: list[Sequence], clock: int) -> StepLoad:
+        """Return what a rank computes in a step with prompts."""
+        prompts = _prompt_load(chosen)
+        if not self.mixed:
+            return StepLoad(0, 0, *prompts)
+        decodes = len(rank.decoding) * (1 + self.policy.drafted)
+        return StepLoad(decodes, rank.context(clock), *prompts)
 
     def _plan_run(self, clock: int, steps: int) -> tuple[DecodeRun, int]:
         """Return decode steps in a row, and how many of `steps` are alike in their load."""
@@ -237,8 +243,7 @@ class Replica:
             count * most * (1 + policy.drafted),
             count * context,
             self.clock.growth(count * grows),
-            policy.host_ps,
-            policy.step_host_ps,
+            policy.host_ps + policy.sequence_ps * sum(len(rank.decoding) for rank in ranks),
         )
         return run, max(1, steps)
 
@@ -309,7 +314,7 @@ class Replica:
         while heap and heap[0][0] <= steps:
             ends, _, sequence = heappop(heap)
             if sequence.ends == ends:
-                sequence.rank.leave(sequence, clock)
+                self.ranks[sequence.rank].leave(sequence, clock)
                 self._answer(sequence, now)
 
     def _end_prompts(self, now: int) -> None:
@@ -319,18 +324,18 @@ class Replica:
         for sequence in chosen:
             sequence.computed += sequence.chunk
             if sequence.computed < sequence.tokens:
-                sequence.rank.prompt = sequence
+                self.ranks[sequence.rank].prompt = sequence
                 continue
             sequence.tokens += 1
             sequence.left -= 1
             if sequence.left and self.send is not None:
-                sequence.rank.present -= 1
+                self.ranks[sequence.rank].present -= 1
                 self.send(self, sequence)
             else:
                 self._begin_to_decode(sequence, clock, now)
 
     def _begin_to_decode(self, sequence: Sequence, clock: int, now: int) -> None:
-        records, rank = self.records, sequence.rank
+        records, rank = self.records, self.ranks[sequence.rank]
         if records.first[sequence.request] < 0:
             records.first[sequence.request] = now
         else:
@@ -347,15 +352,11 @@ class Replica:
 
     def _answer(self, sequence: Sequence, now: int) -> None:
         records, request = self.records, sequence.request
-        sequence.rank.present -= 1
+        self.ranks[sequence.rank].present -= 1
         records.last[request] = now
         records.output[request] = records.asked[request] - sequence.left
         records.count(now, -1)
         self.done(sequence)
-
-
-def _present(rank: Rank) -> int:
-    return rank.present
 
 
 def _prompt_load(chosen: list[Sequence]) -> tuple[int, ...]:

@@ -1,10 +1,5 @@
 """A request inside a replica."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tpusim.server.rank import Rank
-
 
 class Sequence:
     """The tokens of a request that is in a replica, or on its way to one.
@@ -22,7 +17,7 @@ class Sequence:
     key: its tokens less the tokens of the replica's clock, while it decodes.
     ends: the step after which it is complete, while it decodes; otherwise 0.
     answered_ps: when its last token was received.
-    rank: where it runs.
+    rank: the number of the rank where it is.
     """
 
     __slots__ = (
@@ -41,13 +36,11 @@ class Sequence:
         "tokens",
     )
 
-    rank: "Rank"
-
     def __init__(self, request: int, prompt: int, output: int, blocks: tuple[int, ...] = ()):
         self.request = request
         self.blocks = blocks
         self.tokens = prompt
         self.left = output
-        self.computed = self.chunk = self.pages = self.shared = self.key = self.ends = 0
+        self.computed = self.chunk = self.pages = self.shared = self.key = self.ends = self.rank = 0
         self.held: list[int] = []
         self.answered_ps = 0

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from simpy import Environment, Event
 
-from tpusim.server.checks import check_server, refused
+from tpusim.server.checks import check_outages, check_server, refused
 from tpusim.server.moments import ARRIVAL, DOWN, UP, Moment
 from tpusim.server.policy import Policy
-from tpusim.server.pool import Pool, Router
 from tpusim.server.prompt_blocks import block_of, prompt_blocks
-from tpusim.server.records import Records
 from tpusim.server.replica import Replica, Send
+from tpusim.server.replica_pool import ReplicaPool, Router
+from tpusim.server.request_log import RequestLog
 from tpusim.server.sequence import Sequence
 from tpusim.server.served import Served
 from tpusim.server.span_log import MOST_SPANS, SpanLog
@@ -69,7 +69,7 @@ def serve(
     policy: of each replica.
     costs: of the steps of a replica.
     replicas: the number of them.
-    router: which replica a request goes to; see `Pool`.
+    router: which replica a request goes to; see `ReplicaPool`.
     decode: replicas that decode. Those of the other arguments then prefill alone: each request
         keeps its pages there until its cache has been transferred, which is when its first token
         is received.
@@ -83,6 +83,7 @@ def serve(
     if decode is not None:
         pools.append((decode.policy, decode.replicas, decode.router))
     check_server(traffic.requests, pools)
+    check_outages([outage[0] for outage in outages], sum(pool[1] for pool in pools))
     return _Server(traffic, policy, costs, replicas, router, decode, fold).run(ready_ps, outages)
 
 
@@ -101,7 +102,7 @@ class _Server:
     ) -> None:
         self.env = Environment()
         self.traffic = traffic
-        self.records = Records(traffic.requests)
+        self.records = RequestLog(traffic.requests)
         self.request_ps = policy.request_ps
         self.refused = refused(traffic.requests, policy)
         self.block = block_of(traffic.requests, policy)
@@ -111,12 +112,14 @@ class _Server:
         self.decode = decode
         self.next = 0
         if decode is None:
-            self.pool = Pool(self._replicas(policy, costs, replicas), router)
+            self.pool = ReplicaPool(self._replicas(policy, costs, replicas), router)
             self.decoders = self.pool
         else:
             prefill = replace(policy, drafted=0, accepted=1.0, reserve=None)
-            self.pool = Pool(self._replicas(prefill, costs, replicas, send=self._send), router)
-            self.decoders = Pool(
+            self.pool = ReplicaPool(
+                self._replicas(prefill, costs, replicas, send=self._send), router
+            )
+            self.decoders = ReplicaPool(
                 self._replicas(decode.policy, decode.costs, decode.replicas), decode.router
             )
 
@@ -162,7 +165,7 @@ class _Server:
         self.env.run()
         return self.records.served(self.logs)
 
-    def _plan_outage(self, pool: Pool, replica: Replica, down: int, up: int) -> None:
+    def _plan_outage(self, pool: ReplicaPool, replica: Replica, down: int, up: int) -> None:
         def go_down(_: Event) -> None:
             pool.stop(replica)
 
@@ -202,11 +205,10 @@ class _Server:
             self.next += 1
             arrival[request] = self.env.now
             if not self.refused[request]:
-                enter = partial(self._enter, request)
-                Moment(self.env, self.request_ps, ARRIVAL, lambda _: enter())
+                Moment(self.env, self.request_ps, ARRIVAL, partial(self._enter, request))
                 return
 
-    def _enter(self, request: int) -> None:
+    def _enter(self, request: int, _: Event | None = None) -> None:
         """Let a request enter that the host has taken in."""
         records = self.records
         records.present_ps += self.request_ps
@@ -225,7 +227,7 @@ class _Server:
     def _send(self, replica: Replica, sequence: Sequence) -> None:
         """Transfer the cache of a prompt to a replica that decodes."""
         assert self.decode is not None
-        pages, held = sequence.rank.pages, sequence.pages
+        pages, held = replica.ranks[sequence.rank].pages, sequence.pages
 
         def deliver(_: Event) -> None:
             pages.release(sequence, held)

@@ -1,6 +1,6 @@
 """The memory of a server: weights, activations, and the pages of the cache in what is left."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpusim.base.errors import PlanError
 from tpusim.base.units import format_bytes
@@ -21,21 +21,22 @@ class CacheRoom:
     usable_bytes: HBM that the engine may take.
     step_bytes: weights and activations of the largest step.
     page_bytes: keys and values of a page, all layers together.
-    state_bytes: states of another size than the cache's: those of linear attention, of all
-        sequences that run at a time.
     page_size: tokens of a page.
+    state_bytes: states of linear attention of a sequence, all layers together.
+    sequences: that run at a time, each with its states.
     """
 
     usable_bytes: float
     step_bytes: float
     page_bytes: float
-    state_bytes: float
     page_size: int
+    state_bytes: float = 0.0
+    sequences: int = 0
 
     @property
     def free_bytes(self) -> float:
         """Bytes that are left for pages; negative where the step alone does not fit."""
-        return self.usable_bytes - self.step_bytes - self.state_bytes
+        return self.usable_bytes - self.step_bytes - self.sequences * self.state_bytes
 
     @property
     def pages(self) -> int:
@@ -56,24 +57,34 @@ class CacheRoom:
 
 
 def cache_room(
-    model: Architecture, plan: ServingPlan, pod: Slice, *, tokens: int, rows: int
+    model: Architecture, plan: ServingPlan, pod: Slice, *, tokens: int, rows: int, longest: int = 1
 ) -> CacheRoom:
     """Return the room for the cache.
 
+    Of a model with linear attention as many sequences run at a time, up to `rows`, as have room for
+    their states and the keys of the longest request.
+
     tokens, rows: of the largest step of a rank.
+    longest: tokens of the longest request.
 
     Raise PlanError for a plan that the model does not admit.
     """
     load = StepLoad(0, 0, tokens, tokens, tokens)
     step = serve_step(model, plan, pod, load, StepShape(tokens=tokens, rows=rows))
     cache, others = _states(step)
-    return CacheRoom(
+    room = CacheRoom(
         usable_bytes=step.hbm_bytes * plan.memory_fraction,
         step_bytes=step.hbm_peak_bytes - cache - others,
         page_bytes=cache,
-        state_bytes=others,
         page_size=plan.page_size,
+        state_bytes=others / rows,
+        sequences=rows,
     )
+    if not others:
+        return room
+    keys = -(-longest // plan.page_size) * cache
+    free = room.usable_bytes - room.step_bytes
+    return replace(room, sequences=max(1, min(rows, int(free // (room.state_bytes + keys)))))
 
 
 def _states(step: PlanResult) -> tuple[float, float]:

@@ -59,7 +59,8 @@ class Server:
         buckets = engine.buckets(ranks, least_decodes)
         most = max((engine.max_num_batched_tokens, *buckets.tokens))
         rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
-        room = cache_room(model, plan, pod, tokens=most, rows=rows)
+        room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
+        engine = engine.changed(max_num_seqs=_sequences(engine, room, ranks))
         policy = engine.policy(
             pages=needed_pages(room, longest, model.name),
             page_size=plan.page_size,
@@ -68,6 +69,12 @@ class Server:
             accepted=accepted,
         )
         return cls(StepTable(model, plan, pod, buckets, drafted + 1), room, policy)
+
+
+def _sequences(engine: Engine, room: CacheRoom, ranks: int) -> int:
+    """Return `max_num_seqs` of an engine, of which each rank has no more than there is room for."""
+    most = room.sequences if engine.seqs_per_rank else room.sequences * ranks
+    return min(engine.max_num_seqs, most)
 
 
 @checked_call

@@ -31,13 +31,13 @@ def gamma_arrivals(
     """
     mean_ps = PS_PER_S / number(
         *("rate", rate, 1 / MOST_RATE, MOST_RATE),
-        "in requests per second; Traffic.burst sends all at once",
+        " requests per second; Traffic.burst sends all at once",
     )
     intervals = np.ones(count - 1)
     if burstiness != math.inf:
         shape = number(
             *("burstiness", burstiness, LEAST_BURSTINESS, MOST_BURSTINESS),
-            "below 1 is more bursty than Poisson; math.inf is equal intervals",
+            ", or math.inf for equal intervals",
         )
         intervals = random.gamma(shape, 1 / shape, size=count - 1)
     times = np.concatenate(([0.0], np.cumsum(intervals))) * mean_ps

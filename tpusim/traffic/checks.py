@@ -21,7 +21,8 @@ LAST_PS = 2**63 - 2**32
 
 def whole(where: str, value: Any, most: int, least: int = 1) -> int:
     """Return a value as an int. Raise TrafficError unless it is a whole number in its range."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+    known = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (known and least <= int(value) <= most):
         raise TrafficError(
             f"{where} is {shown(value)}; write a whole number from {least:,} to {most:,}"
         )
@@ -31,12 +32,10 @@ def whole(where: str, value: Any, most: int, least: int = 1) -> int:
 def number(where: str, value: Any, least: float, most: float, instead: str = "") -> float:
     """Return a value as a float. Raise TrafficError unless it is a number in its closed range.
 
-    instead: a clause on how to write what lies outside of the range.
+    instead: the end of the sentence: how to write what lies outside of the range.
     """
     known = isinstance(value, Real) and not isinstance(value, bool)
     if not (known and not math.isnan(value) and least <= value <= most):
-        hint = f"; {instead}" if instead else ""
-        raise TrafficError(
-            f"{where} is {shown(value)}; write a number from {least:g} to {most:g}{hint}"
-        )
+        said = f"{where} is {shown(value)}; write a number from {least:g} to {most:g}"
+        raise TrafficError(f"{said}{instead}")
     return float(value)

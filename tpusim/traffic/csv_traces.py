@@ -205,7 +205,7 @@ def _numbers(cells: "pd.Series[Any]") -> Numbers:
     """Return cells as int64 or float64; NaN where there is no number."""
     if cells.dtype.kind == "b":
         return np.full(len(cells), np.nan)
-    values = pd.to_numeric(cells, errors="coerce").to_numpy()
+    values: NDArray[Any] = pd.to_numeric(cells, errors="coerce").to_numpy()
     return values if values.dtype == np.int64 else values.astype(np.float64)
 
 
@@ -223,4 +223,4 @@ def _dates(cells: "pd.Series[Any]") -> NDArray[np.int64]:
     """Return dates as nanoseconds since 1970; NO_DATE where there is none of 1700 to 2200."""
     dates = pd.to_datetime(cells.astype(str), format="ISO8601", utc=True, errors="coerce")
     known = dates.where(dates.dt.year.between(1700, 2200)).dt.tz_localize(None)
-    return known.dt.as_unit("ns").to_numpy().astype(np.int64)
+    return np.asarray(known.dt.as_unit("ns").to_numpy().astype(np.int64))

@@ -53,8 +53,8 @@ def read_mooncake_trace(path: Path, instead: str) -> MooncakeTrace:
             raise TrafficError(f"more than {MOST_REQUESTS:,} requests; split the file")
     rows = TraceRows(*(np.array(column, dtype=np.float64) for column in columns))
     if fault := fault_of(rows, KEYS):
-        value = columns[KEYS.index(fault.column)][fault.row]
-        raise TrafficError(f"line {lines[fault.row]}: {fault.column} is {value:.15g}{fault.clause}")
+        said = f"{columns[KEYS.index(fault.column)][fault.row]:.15g}{fault.clause}"
+        raise TrafficError(f"line {lines[fault.row]}: {fault.column} is {said}")
     return MooncakeTrace(rows, tuple(prefixes) if any(prefixes) else ())
 
 
@@ -80,11 +80,8 @@ def _parsed(text: bytes, where: str, instead: str) -> Any:
 def _number(line: int, key: str, value: dict[str, Any]) -> float:
     if key not in value:
         close = close_names(key, [each for each in value if each not in KEYS])
-        advice = (
-            f"rename {close[0]!r} to it"
-            if close
-            else f"the line has {listed([*map(plain, value)])}"
-        )
+        names = listed([plain(each) for each in value])
+        advice = f"rename {close[0]!r} to it" if close else f"the line has {names}"
         raise TrafficError(f"line {line} has no {key!r}, which a Mooncake trace has; {advice}")
     found = value[key]
     if isinstance(found, bool) or not isinstance(found, int | float) or abs(found) > 2**53:

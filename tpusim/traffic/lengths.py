@@ -63,7 +63,7 @@ class Lengths(ABC):
         """
         mean = whole("length", length, MOST_TOKENS // 2)
         below_one = math.nextafter(1, 0)
-        share = number("ratio", ratio, 0, below_one, "vLLM takes a ratio below 1")
+        share = number("ratio", ratio, 0, below_one, ", and below 1")
         low, high = math.floor(mean * (1 - share)), math.ceil(mean * (1 + share))
         return UniformLengths(low=max(low, 1), high=high)
 
@@ -95,7 +95,7 @@ class Lengths(ABC):
                 "median; write exactly one of them"
             )
         ((name, value),) = known.items()
-        log = math.log(number(name, value, middle, MOST_TOKENS, "at least the median") / middle)
+        log = math.log(number(name, value, middle, MOST_TOKENS, ", at least the median") / middle)
         if name == "mean":
             sigma = math.sqrt(2 * log)
         else:

@@ -71,7 +71,7 @@ class TraceRows(NamedTuple):
 
     def at(self, kept: slice | NDArray[Any]) -> "TraceRows":
         """Return some of the rows."""
-        return TraceRows(*(column[kept] for column in self))
+        return TraceRows(self.times[kept], self.prompt[kept], self.output[kept])
 
 
 def fault_of(
@@ -123,4 +123,5 @@ def arrivals_of(times: Numbers, per_s: int) -> Column:
             f"the requests span {span / PS_PER_S / 86400:,.0f} days, and 106 can be simulated; "
             "take a part, such as window=(0, 3600)"
         )
-    return after * ps if after.dtype == np.int64 else np.rint(after * ps).astype(np.int64)
+    whole_times = after.dtype == np.int64
+    return np.asarray(after * ps if whole_times else np.rint(after * ps), dtype=np.int64)

@@ -36,7 +36,7 @@ def read_trace(path: Path, part: TracePart) -> tuple[Requests, str]:
         if begin == b"[":
             return _sharegpt(path, part)
         rows, kind, failed = read_csv_trace(path, part)
-        skipped = f", {failed:,} failures left out" if kind.failures and failed else ""
+        skipped = f", failures left out: {failed:,}" if failed else ""
         return _requests(rows, kind.per_s, part), f"{kind.name} trace {path.name}{skipped}"
 
 
@@ -51,7 +51,7 @@ def _sharegpt(path: Path, part: TracePart) -> tuple[Requests, str]:
     if part.window is not None:
         raise TrafficError("ShareGPT has no arrival times; leave out window")
     rows, short = read_sharegpt(path, INSTEAD)
-    said = f", {short:,} conversations of fewer than two turns left out" if short else ""
+    said = f", conversations of one turn left out: {short:,}" if short else ""
     return _requests(rows, 1, part), f"ShareGPT file {path.name}, all at once{said}"
 
 

@@ -58,11 +58,13 @@ class Traffic:
     @property
     def said(self) -> str:
         """The traffic in words: source, rate, requests, and their lengths."""
+        if not len(self.requests):
+            return "no requests"
         rate = f", {self.rate:.4g} requests/s" if self.rate else ""
         users = f", {self.users:,} users" if self.users else ""
         prompt, output = _said(self.requests.prompt), _said(self.requests.output)
         return (
-            f"{self.source or 'requests'}{rate}{users}: {len(self.requests):,} requests of "
+            f"{self.source or 'columns'}{rate}{users}: {len(self.requests):,} requests of "
             f"{prompt} tokens in, {output} out"
         )
 
@@ -82,12 +84,12 @@ class Traffic:
         pairs: Pairs = None,
         seed: int = 0,
     ) -> "Traffic":
-        """Return requests of an open loop, as `vllm bench serve --request-rate --burstiness`.
+        """Return requests with exponential or gamma intervals, as `vllm bench serve` sends them.
 
-        rate: mean requests/s.
-        burstiness: shape of the gamma distribution of the intervals, whose coefficient of variation
-            is `1 / sqrt(burstiness)`: 1 for Poisson arrivals, below 1 for bursts, above 1 for more
-            regular arrivals, and `math.inf` for equal intervals.
+        rate: mean requests/s, as `--request-rate`.
+        burstiness: as `--burstiness`: shape of the gamma distribution of the intervals, whose
+            coefficient of variation is `1 / sqrt(burstiness)`: 1 for Poisson arrivals, below 1 for
+            bursts, above 1 for more regular arrivals, and `math.inf` for equal intervals.
 
         Raise TrafficError for a value outside its range.
         """
@@ -111,7 +113,7 @@ class Traffic:
         pairs: Pairs = None,
         seed: int = 0,
     ) -> "Traffic":
-        """Return requests that arrive all at once. Raise TrafficError for a value out of range."""
+        """Return requests that all arrive at once. Raise TrafficError for a value out of range."""
         return cls(
             requests=_drawn(requests, prompt, output, pairs, seed, _at_once), source="all at once"
         )
@@ -128,7 +130,7 @@ class Traffic:
         pairs: Pairs = None,
         seed: int = 0,
     ) -> "Traffic":
-        """Return requests of users who each wait for an answer before the next request.
+        """Return a closed loop: each user waits for an answer before the next request.
 
         users: as `--max-concurrency` of `vllm bench serve` at an infinite rate.
 
@@ -188,9 +190,9 @@ class Traffic:
         Raise TrafficError for traffic that has no rate, or a factor outside of 1e-6 to 1e6.
         """
         ratio = number("factor of the rate", factor, 1e-6, 1e6)
-        if not self.rate:
+        if self.users or not self.requests.arrival_ps.any():
             raise TrafficError(
-                f"{self.source or 'this traffic'} has no rate to scale; "
+                f"{self.source or 'this traffic'} has no arrival times to scale; "
                 "make other traffic, such as Traffic.poisson(rate=..., pairs=traffic)"
             )
         times = self.requests.arrival_ps / ratio
@@ -245,7 +247,7 @@ def _drawn(
 
 
 def _pairs(pairs: Any) -> Requests:
-    if isinstance(pairs, Traffic):
+    if isinstance(pairs, Traffic) and len(pairs.requests):
         return pairs.requests
     try:
         prompt, output = zip(*pairs, strict=True)
@@ -253,11 +255,15 @@ def _pairs(pairs: Any) -> Requests:
         raise TrafficError(
             "pairs is no list of lengths; write (prompt, output) of each, such as [(1024, 128)]"
         ) from error
-    columns = {
-        name: np.array([whole(f"{name} of a pair", each, MOST_TOKENS) for each in given])
-        for name, given in (("prompt", prompt), ("output", output))
-    }
-    return Requests(arrival_ps=burst_arrivals(len(prompt)), **columns)
+    return Requests(
+        arrival_ps=burst_arrivals(len(prompt)),
+        prompt=_column("prompt of a pair", prompt),
+        output=_column("output of a pair", output),
+    )
+
+
+def _column(where: str, lengths: Sequence[Any]) -> Column:
+    return np.array([whole(where, each, MOST_TOKENS) for each in lengths], dtype=np.int64)
 
 
 def _paired(known: Requests, arrival_ps: Column, random: np.random.Generator) -> Requests:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from servers import SECOND, by_hand, small_result, small_traffic
+from small_servers import SECOND, by_hand, small_result, small_traffic
 
 from tpusim.base import PlanError, TpusimError
 from tpusim.report import (

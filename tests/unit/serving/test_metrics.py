@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from servers import MILLISECOND, SECOND, by_hand, column, spans
+from small_servers import MILLISECOND, SECOND, by_hand, column, spans
 
 from tpusim.base import PlanError
 from tpusim.base.quantiles import weighted_quantiles

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from servers import SECOND, by_hand
+from small_servers import SECOND, by_hand
 
 from tpusim.server import Served
 from tpusim.serving.saturation import load_of

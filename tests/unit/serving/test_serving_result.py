@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from servers import POD, by_hand, column, small_result, small_traffic
+from small_servers import POD, by_hand, column, small_result, small_traffic
 
 from tpusim.base.json_text import json_text
 from tpusim.server import Policy

@@ -82,11 +82,14 @@ def test_a_log_normal_distribution_is_cut_at_its_ends() -> None:
         (lambda: Lengths.uniform(0, 3), "low is 0"),
         (lambda: Lengths.inferencex(1024, 1.1), "ratio is 1.1; write a number from 0 to 1"),
         (lambda: Lengths.inferencex(1024, math.nan), "ratio is nan"),
-        (lambda: Lengths.vllm(1024, 1.0), "vLLM takes a ratio below 1"),
+        (lambda: Lengths.vllm(1024, 1.0), "ratio is 1.0; write a number from 0 to 1, and below 1"),
         (lambda: Lengths.vllm(1024, -0.1), "ratio is -0.1"),
         (lambda: Lengths.log_normal(10), "0 of mean, p90 and p99"),
         (lambda: Lengths.log_normal(10, mean=12, p90=30), "2 of mean, p90 and p99"),
-        (lambda: Lengths.log_normal(10, mean=9), "mean is 9; write a number from 10"),
+        (
+            lambda: Lengths.log_normal(10, mean=9),
+            "from 10 to 1e+08, at least the median",
+        ),
         (lambda: Lengths.log_normal(10, p90=math.inf), "p90 is inf"),
     ],
 )

@@ -119,11 +119,11 @@ def test_each_format_is_told_by_its_content(
 
 def test_a_trace_says_what_it_is_and_what_was_left_out(tmp_path: Path) -> None:
     assert str(read(tmp_path, BURST_GPT)) == (
-        "BurstGPT trace t.log, 1 failures left out, 0.00885 requests/s: "
+        "BurstGPT trace t.log, failures left out: 1, 0.00885 requests/s: "
         "2 requests of 417 to 472 (mean 444) tokens in, 18 to 276 (mean 147) out"
     )
     assert str(read(tmp_path, SHARE_GPT)) == (
-        "ShareGPT file t.log, all at once, 1 conversations of fewer than two turns left out: "
+        "ShareGPT file t.log, all at once, conversations of one turn left out: 1: "
         "2 requests of 5 to 12 (mean 8) tokens in, 6 to 34 (mean 20) out"
     )
 
@@ -249,7 +249,7 @@ LINE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1
         (HEAD + "0,1,1\n", {"window": 5}, "window is 5; write its start and end"),
         (HEAD + "0,1,1\n", {"requests": 0}, "requests is 0"),
         (HEAD + "0,1,1\n2,1,1\n", {"rate_scale": 0}, "factor of the rate is 0"),
-        (HEAD + "0,1,1\n", {"rate_scale": 2}, "plain trace t.log has no rate to scale"),
+        (HEAD + "0,1,1\n", {"rate_scale": 2}, "plain trace t.log has no arrival times to scale"),
         ("arrival_s,promt,output\n0,1,1\n", {}, "no column 'prompt', which a plain trace has; ren"),
         ("arrival_s,output\n0,1\n", {}, "the header has arrival_s, output"),
         ("timestamp,contexttokens,generatedtokens\n", {}, "which an Azure trace has; rename 'tim"),

@@ -158,13 +158,15 @@ def test_a_million_requests_take_under_a_second_and_200_mb() -> None:
     assert peak < 200e6
 
 
+EMPTY = np.array([], dtype=np.int64)
+NONE = Requests(arrival_ps=EMPTY, prompt=EMPTY, output=EMPTY)
 OPEN: dict[str, Any] = {"rate": 1, "requests": 10, "prompt": 8, "output": 8}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"rate": 0}, "rate is 0; write a number from 1e-12 to 1e+12; in requests per second"),
+        ({"rate": 0}, "rate is 0; write a number from 1e-12 to 1e+12 requests per second;"),
         ({"rate": math.nan}, "rate is nan"),
         ({"rate": -1}, "rate is -1"),
         ({"rate": math.inf}, "Traffic.burst sends all at once"),
@@ -199,7 +201,11 @@ def test_traffic_that_cannot_be_is_refused_in_a_sentence(
         (lambda: Traffic.burst(requests=1, pairs=[(1, 2, 3)]), "pairs is no list of lengths"),
         (lambda: Traffic.burst(requests=1, pairs=[(1, 0)]), "output of a pair is 0"),
         (lambda: Traffic.burst(requests=1, pairs=5), "pairs is no list of lengths"),
-        (lambda: Traffic.burst(requests=2, prompt=1, output=1).scaled(2), "has no rate to scale"),
+        (lambda: Traffic.burst(requests=1, pairs=Traffic(requests=NONE)), "pairs is no list of"),
+        (
+            lambda: Traffic.burst(requests=2, prompt=1, output=1).scaled(2),
+            "has no arrival times",
+        ),
         (lambda: Traffic.poisson(**OPEN).scaled(0), "factor of the rate is 0"),
         (lambda: Traffic.poisson(**(OPEN | {"rate": 0.1})).scaled(1e-6), "after 106 days"),
     ],
@@ -208,6 +214,14 @@ def test_other_calls_that_cannot_be_are_refused_in_a_sentence(make: Any, words: 
     with pytest.raises(TpusimError) as caught:
         make()
     assert words in str(caught.value)
+
+
+def test_traffic_of_columns_is_scaled_as_well() -> None:
+    two = np.array([2, 4])
+    traffic = Traffic(requests=Requests(arrival_ps=two, prompt=two, output=two))
+    assert traffic.scaled(2).requests.arrival_ps.tolist() == [1, 2]
+    assert str(traffic) == "columns: 2 requests of 2 to 4 (mean 3) tokens in, 2 to 4 (mean 3) out"
+    assert str(Traffic(requests=NONE)) == "no requests"
 
 
 @pytest.mark.parametrize(

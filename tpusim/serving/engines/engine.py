@@ -14,7 +14,7 @@ from tpusim.serving.engines.buckets import Buckets, Sizes, bucket_sizes, divided
 from tpusim.serving.engines.page_sizes import page_size
 from tpusim.serving.engines.presets import EngineFact, preset_of
 
-HOST_TIMES = ("host_s", "step_host_s", "request_s")
+HOST_TIMES = ("host_s", "sequence_s", "request_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +29,19 @@ class Engine:
     max_model_len: tokens of a sequence; 0 for no limit.
     page_size: tokens of a page of the cache; 0 where it follows from `page_rule`.
     page_rule: how the engine chooses its pages; empty where `page_size` says it.
+    page_s: seconds in which the attention kernel starts the copy of a page.
     memory_fraction: share of the usable HBM that weights, activations and cache may take.
     chunked_prefill: a prompt may be computed in several steps.
     mixed: prompts and decoding sequences share steps.
     priority: who is scheduled first, `decode` or `prefill`.
     reserve: tokens that a prompt must find free to be admitted; see `Policy`. Empty for None.
     prefix_cache: pages of equal prefixes are computed once.
-    overlapped: the host prepares a step while the devices compute the one before; otherwise the
-        devices wait for `step_host_s` too.
     whole_cache: attention of a step that decodes reads the cache of each sequence to its end, which
         is `max_model_len`.
     token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
-    step_host_s: seconds of the host for a step.
+    sequence_s: seconds of the host between two steps for each sequence.
     request_s: seconds of the host for a request before it is scheduled, and after it.
     facts: kind and source of each default, by its key; what was changed is not among them.
 
@@ -59,26 +58,26 @@ class Engine:
     max_model_len: int = 0
     page_size: int = 0
     page_rule: str = ""
+    page_s: float = 0.0
     memory_fraction: float = 0.9
     chunked_prefill: bool = True
     mixed: bool = True
     priority: Priority = "decode"
     reserve: float | Literal[""] = ""
     prefix_cache: bool = False
-    overlapped: bool = True
     whole_cache: bool = False
     token_buckets: Mapping[str, Any] = field(default_factory=dict)
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
     row_buckets: Mapping[str, Any] = field(default_factory=dict)
     host_s: float = 0.0
-    step_host_s: float = 0.0
+    sequence_s: float = 0.0
     request_s: float = 0.0
     facts: Mapping[str, EngineFact] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for key in ("max_num_seqs", "max_num_batched_tokens"):
             _check_least(key, getattr(self, key), 1)
-        for key in ("max_model_len", "page_size", *HOST_TIMES):
+        for key in ("max_model_len", "page_size", "page_s", *HOST_TIMES):
             _check_least(key, getattr(self, key), 0)
         if not 0 < self.memory_fraction <= 1:
             raise PlanError(
@@ -168,8 +167,6 @@ class Engine:
         page_size: tokens of a page; see `page_tokens`.
         drafted, accepted: those of `Policy`.
         """
-        waited = self.host_s if self.overlapped else self.host_s + self.step_host_s
-        hidden = self.step_host_s if self.overlapped else 0.0
         return Policy(
             engine=self.name,
             version=self.version,
@@ -184,8 +181,8 @@ class Engine:
             priority=self.priority,
             reserve=self.reserve if self.reserve != "" else None,
             prefix_cache=self.prefix_cache,
-            host_ps=picoseconds(waited),
-            step_host_ps=picoseconds(hidden),
+            host_ps=picoseconds(self.host_s),
+            sequence_ps=picoseconds(self.sequence_s),
             request_ps=picoseconds(self.request_s),
             drafted=drafted,
             accepted=accepted,

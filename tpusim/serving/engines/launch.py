@@ -58,7 +58,6 @@ def _vllm(model: str, plan: ServingPlan, engine: Engine, drafted: int, role: str
     flags |= _quantisation(model, plan, {"fp8": "fp8", "int8": "tpu_int8", "int4": "awq"})
     flags["--enable-prefix-caching"] = engine.prefix_cache
     flags |= _given("--enable-chunked-prefill", engine.chunked_prefill, True)
-    flags["--async-scheduling"] = engine.overlapped
     if drafted:
         flags["--speculative-config"] = {"num_speculative_tokens": drafted}
     if role:
@@ -94,7 +93,6 @@ def _sglang(
     flags |= _given("--kv-cache-dtype", plan.kv_dtype, "bf16")
     flags |= _quantisation(model, plan, {"fp8": "fp8", "int8": "w8a8_int8", "int4": "awq"})
     flags |= _given("--disable-radix-cache", not engine.prefix_cache, False)
-    flags |= _given("--disable-overlap-schedule", not engine.overlapped, False)
     flags |= _given("--enable-mixed-chunk", engine.mixed, False)
     if drafted:
         flags["--speculative-algorithm"] = "EAGLE"

@@ -67,6 +67,7 @@ class ServingSetup:
             "matmul_dtype": self.matmul_dtype,
             "kv_dtype": self.kv_dtype,
             "page_size": self.engine.page_tokens(model_len, latent),
+            "page_s": self.engine.page_s,
             "memory_fraction": self.engine.memory_fraction,
         }
 
@@ -106,7 +107,6 @@ _VLLM_ENGINE = {
     "--gpu-memory-utilization": "memory_fraction",
     "--enable-prefix-caching": "prefix_cache",
     "--enable-chunked-prefill": "chunked_prefill",
-    "--async-scheduling": "overlapped",
 }
 
 _SGLANG_ENGINE = {
@@ -117,7 +117,7 @@ _SGLANG_ENGINE = {
     "--enable-mixed-chunk": "mixed",
 }
 
-_SGLANG_OFF = {"--disable-radix-cache": "prefix_cache", "--disable-overlap-schedule": "overlapped"}
+_SGLANG_OFF = {"--disable-radix-cache": "prefix_cache"}
 
 _SGLANG_SIZES = {
     "--precompile-token-paddings": "token_buckets",

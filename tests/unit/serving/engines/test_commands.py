@@ -151,7 +151,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("plan", "name"), PLANS)
 def test_the_command_of_a_plan_means_the_plan(plan: ServingPlan, name: str) -> None:
-    engine = Engine.of(name, max_num_seqs=96, prefix_cache=False, overlapped=False)
+    engine = Engine.of(name, max_num_seqs=96, prefix_cache=False)
     line = str(serving_command("Qwen/Qwen3-8B", plan, engine, drafted=2))
     setup = serving_setup(line)
     assert ServingPlan(**setup.plan_keys()) == plan

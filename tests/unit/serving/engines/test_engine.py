@@ -18,7 +18,7 @@ def test_every_default_has_a_kind_and_a_source(name: str) -> None:
         assert fact.kind in KINDS, key
         assert fact.source, key
     assert f"{engine.facts['priority'].kind}: " in str(engine)
-    assert sum(key in engine.facts for key in ("host_s", "step_host_s", "request_s")) == 3
+    assert sum(key in engine.facts for key in ("host_s", "sequence_s", "request_s")) == 3
 
 
 @pytest.mark.parametrize(
@@ -141,15 +141,10 @@ def test_an_unknown_rule_of_pages_is_refused() -> None:
         page_size("half", 10, 10)
 
 
-@pytest.mark.parametrize(
-    ("name", "overlapped", "host", "step"),
-    [("sglang-jax", True, 1000, 2000), ("sglang-jax", False, 3000, 0)],
-)
-def test_the_host_of_a_policy(name: str, overlapped: bool, host: int, step: int) -> None:
-    """Without overlap the devices wait for the whole of the host's time."""
-    engine = Engine.of(name, host_s=1e-9, step_host_s=2e-9, overlapped=overlapped)
+def test_the_host_of_a_policy() -> None:
+    engine = Engine.of("sglang-jax", host_s=1e-9, sequence_s=2e-9)
     policy = engine.policy(pages=7, page_size=64, ranks=2)
-    assert (policy.host_ps, policy.step_host_ps) == (host, step)
+    assert (policy.host_ps, policy.sequence_ps) == (1000, 2000)
     assert (policy.pages, policy.page_size, policy.ranks) == (7, 64, 2)
 
 

@@ -10,7 +10,7 @@ Router: TypeAlias = Literal["round-robin", "least-loaded", "prefix"]
 ROUTERS: tuple[Router, ...] = ("round-robin", "least-loaded", "prefix")
 
 
-class Pool:
+class ReplicaPool:
     """Replicas, and the router that gives each request to one of those that are up.
 
     round-robin: to the next one.

@@ -25,7 +25,7 @@ def cells(column: Column) -> Cells:
     return array("q", np.ascontiguousarray(column, np.int64).tobytes())
 
 
-class Records:
+class RequestLog:
     """Columns with one value per request, the number of requests over time, and gaps.
 
     present: requests in the server at `since_ps`.
