@@ -1,6 +1,7 @@
 """Command lines of servers: read, printed, and what they mean."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,7 @@ def test_what_a_command_of_vllm_means() -> None:
         "matmul_dtype": "",
         "kv_dtype": "fp8",
         "page_size": 256,
+        "page_s": setup.engine.page_s,
         "memory_fraction": 0.92,
     }
     assert (setup.engine.max_model_len, setup.engine.prefix_cache) == (10_000, False)
@@ -154,7 +156,7 @@ def test_the_command_of_a_plan_means_the_plan(plan: ServingPlan, name: str) -> N
     engine = Engine.of(name, max_num_seqs=96, prefix_cache=False)
     line = str(serving_command("Qwen/Qwen3-8B", plan, engine, drafted=2))
     setup = serving_setup(line)
-    assert ServingPlan(**setup.plan_keys()) == plan
+    assert ServingPlan(**setup.plan_keys()) == replace(plan, page_s=engine.page_s)
     assert setup.engine == engine.changed(
         memory_fraction=plan.memory_fraction,
         page_size=plan.page_size,
