@@ -127,7 +127,8 @@ def test_a_load_without_a_bucket_is_refused() -> None:
         (9216, 64, False, 16),
         (40960, 256, False, 128),
         (40960, 256, True, 1024),
-        (0, 256, False, 16),
+        (0, 256, False, 64),
+        (0, 8, False, 16),
     ],
 )
 def test_the_page_of_a_length(length: int, seqs: int, latent: bool, tokens: int) -> None:
