@@ -36,6 +36,14 @@ class PlanError(TpusimError, ValueError):
     """A plan that the model or the slice does not admit."""
 
 
+class TrafficError(TpusimError, ValueError):
+    """Traffic that no server can be sent: a rate, a length, or a trace that cannot be."""
+
+
+class ServerError(TpusimError, ValueError):
+    """A server that cannot serve its traffic: a contradictory policy, or too small a cache."""
+
+
 class FileError(TpusimError, OSError):
     """A file that is missing, unreadable, not text, or cannot be written."""
 

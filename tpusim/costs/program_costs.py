@@ -16,6 +16,8 @@ import numpy as np
 
 from tpusim.base.phase import Phase
 from tpusim.costs.attention import attention_seconds
+from tpusim.costs.cached_attention import cached_attention_seconds
+from tpusim.costs.cached_linear import cached_linear_seconds
 from tpusim.costs.compute import (
     estimate_seconds,
     group_seconds,
@@ -52,6 +54,8 @@ from tpusim.hardware import Chip, Device, Placement, Slice
 from tpusim.program import (
     AttentionWork,
     Barrier,
+    CachedAttentionWork,
+    CachedLinearWork,
     Call,
     Collective,
     CombinedWork,
@@ -78,6 +82,8 @@ _SECONDS_OF: Mapping[type, Callable[..., Number]] = {
     MatmulWork: step_matmul_seconds,
     ConvolutionWork: convolution_seconds,
     AttentionWork: attention_seconds,
+    CachedAttentionWork: cached_attention_seconds,
+    CachedLinearWork: cached_linear_seconds,
     LinearAttentionWork: linear_attention_seconds,
     VectorWork: group_seconds,
     EstimatedWork: estimate_seconds,

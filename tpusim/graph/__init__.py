@@ -2,6 +2,22 @@
 
 from tpusim.graph.attention import Attention as Attention
 from tpusim.graph.backward import training_step as training_step
+from tpusim.graph.cached import NEXT_TOKEN as NEXT_TOKEN
+from tpusim.graph.cached import ROWS as ROWS
+from tpusim.graph.cached import CacheForm as CacheForm
+from tpusim.graph.cached import cached_pass as cached_pass
+from tpusim.graph.cached_attention import CACHED as CACHED
+from tpusim.graph.cached_attention import CONTEXT as CONTEXT
+from tpusim.graph.cached_attention import DECODES as DECODES
+from tpusim.graph.cached_attention import DRAFTED as DRAFTED
+from tpusim.graph.cached_attention import LATENT_HEADS as LATENT_HEADS
+from tpusim.graph.cached_attention import LOAD as LOAD
+from tpusim.graph.cached_attention import PREFILL_KEYS as PREFILL_KEYS
+from tpusim.graph.cached_attention import PREFILL_PAIRS as PREFILL_PAIRS
+from tpusim.graph.cached_attention import PREFILLS as PREFILLS
+from tpusim.graph.cached_attention import ROUTED as ROUTED
+from tpusim.graph.cached_attention import CachedAttention as CachedAttention
+from tpusim.graph.cached_attention import seen_keys_of as seen_keys_of
 from tpusim.graph.checked_pieces import Count as Count
 from tpusim.graph.checked_pieces import Features as Features
 from tpusim.graph.checked_pieces import Heads as Heads

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
+from tpusim.graph.cached_attention import CachedAttention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution, Pool
 from tpusim.graph.gather import Gather, Scatter
@@ -92,6 +93,7 @@ Op: TypeAlias = (
     | Gather
     | Scatter
     | Attention
+    | CachedAttention
     | LinearAttention
     | TokenRouting
     | StateUpdate

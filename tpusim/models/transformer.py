@@ -143,6 +143,13 @@ class Transformer(GroupedFields, Architecture):
         return self.kind == "decoder"
 
     @property
+    def served(self) -> Self:
+        """The model as a server runs it: with a fused kernel, and without dropout."""
+        fused = self.attention.kernel != "dot"
+        attention = self.attention if fused else replace(self.attention, kernel="flash")
+        return replace(self, dropout=0.0, attention=attention)
+
+    @property
     def period(self) -> int:
         """Layers after which the pattern repeats: those of one iteration of the scan."""
         return lcm(self.attention.period, self.moe.expert_every)
@@ -325,7 +332,7 @@ class _Pattern:
         form = AttentionForm(
             causal=self.model.causal,
             fused=own.kernel == "flash",
-            window=window if window < w.extent("seq") else 0,
+            window=window if self.choices.cached or window < w.extent("seq") else 0,
             rotary=own.rotary,
             qk_norm=own.qk_norm,
             qk_norm_heads=own.qk_norm_heads,
@@ -341,7 +348,11 @@ class _Pattern:
         )
         if not latent.kv_rank:
             return pieces.attention(w.sized(_GLOBAL) if whole else w, x, form)
-        q, k, v = pieces.latent_projections(w, x, low_rank_queries=latent.q_rank > 0)
+        narrow = latent.q_rank > 0
+        if self.choices.cached:
+            given = {"head_dim": self.model.head_dim, "low_rank_queries": narrow, "out": "out"}
+            return pieces.absorbed_attention(w, x, form, **given)
+        q, k, v = pieces.latent_projections(w, x, low_rank_queries=narrow)
         return pieces.attend(w, q, k, v, form, x.dims[-1], "out")
 
     def _terms(self, w: GraphWriter, x: Tensor, layer: int) -> tuple[Tensor, ...]:

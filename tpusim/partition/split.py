@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tpusim.graph import (
     Attention,
+    CachedAttention,
     LinearAttention,
     Tensor,
     TokenRouting,
@@ -109,6 +110,21 @@ def attention(op: Attention, query: Layout, key: Layout) -> Split:
             split[dim] = axes if axes == split.get(heads, ())[: len(axes)] else ()
     split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     split[op.key.dims[1]] = ()
+    return split
+
+
+def cached_attention(op: CachedAttention, query: Layout, key: Layout) -> Split:
+    """Return the division of a kernel over a cache: tokens and heads as the queries.
+
+    The cache holds the keys of a device's own sequences, so it is divided as the tokens are.
+    """
+    split = dict(zip(op.query.dims, query, strict=True))
+    heads = op.query.dims[2]
+    for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
+        if dim not in split:
+            split[dim] = axes if axes == split.get(heads, ())[: len(axes)] else ()
+    split[op.cached_key.dims[0]] = (*split[op.query.dims[0]], *split[op.query.dims[1]])
+    split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     return split
 
 

@@ -26,6 +26,8 @@ from tpusim.program.ops import (
 )
 from tpusim.program.work import (
     AttentionWork,
+    CachedAttentionWork,
+    CachedLinearWork,
     CombinedWork,
     ConvolutionWork,
     EstimatedWork,
@@ -140,6 +142,13 @@ def _work(work: Work) -> str:
                 f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, "
                 f"{_count(work.q_len)} x {_count(work.kv_len)} x {_count(work.head_dim)}{values}"
             )
+        case CachedAttentionWork():
+            return (
+                f"attention of {_count(work.local.decodes)} decoding and "
+                f"{_count(work.local.prefills)} prompt tokens x {_count(work.heads)} heads"
+            )
+        case CachedLinearWork():
+            return f"linear attention of {_count(work.tokens)} tokens"
         case LinearAttentionWork():
             kind = "linear attention backward" if work.backward else "linear attention"
             return (

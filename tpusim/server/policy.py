@@ -21,9 +21,12 @@ class Policy:
     chunked_prefill: a prompt may be computed in several steps.
     mixed: prompts and decoding sequences share steps; otherwise a step has one kind.
     priority: who is scheduled first, sequences that decode or prompts.
+    reserve: None admits a prompt if the pages of its first chunk are free, as vLLM does. A number
+        admits it if pages are free for all of it and its answer, and for this part of the tokens
+        that decoding sequences will still generate, as SGLang does (`new_token_ratio`).
     prefix_cache: pages of equal prefixes are computed once.
     host_ps: time of the host between two steps, with which no device computes.
-    step_host_ps: time of the host for a step while the devices compute; no step is shorter.
+    sequence_ps: time of the host between two steps for each sequence of the one before.
     request_ps: time of the host before a request is scheduled (HTTP, tokens), and after it.
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     accepted: mean tokens of a step and sequence with speculation, at most `drafted + 1`.
@@ -40,9 +43,10 @@ class Policy:
     chunked_prefill: bool = True
     mixed: bool = True
     priority: Priority = "decode"
+    reserve: float | None = None
     prefix_cache: bool = False
     host_ps: int = 0
-    step_host_ps: int = 0
+    sequence_ps: int = 0
     request_ps: int = 0
     drafted: int = 0
     accepted: float = 1.0

@@ -1,0 +1,36 @@
+import pytest
+from servers import AffineCosts
+
+from tpusim.server.decode_run import DecodeRun
+from tpusim.server.policy import Policy
+from tpusim.server.token_clock import TokenClock
+
+COSTS = AffineCosts(step=100, decode=1, key=1)
+
+
+@pytest.mark.parametrize("host", [0, 13])
+def test_a_run_is_its_steps(host: int) -> None:
+    run = DecodeRun(COSTS, 2, 8, 2, host)
+    ends = [0]
+    for step in range(20):
+        ends.append(ends[-1] + host + 100 + 2 + 8 + 2 * step)
+    assert [run.ps(steps) for steps in range(1, 21)] == ends[1:]
+    for elapsed in range(0, ends[-1] + 1, 7):
+        first = next(step for step in range(1, 21) if ends[step] >= elapsed)
+        assert run.first_by(elapsed, 20, ends[-1]) == (first, ends[first])
+
+
+@pytest.mark.parametrize("accepted", [1.0, 1.3, 2.0, 3.75])
+def test_the_clock_counts_the_mean_tokens_of_a_step(accepted: float) -> None:
+    clock = TokenClock(Policy(pages=1, drafted=3, accepted=accepted))
+    before = clock.received
+    for step in range(1, 200):
+        assert clock.tokens(1) - clock.received in (int(accepted), -int(-accepted // 1))
+        clock.advance(1)
+        assert clock.received == int((step + 1) * accepted + 1e-9)
+        assert clock.step_of(clock.received) <= clock.steps
+        assert clock.step_of(clock.received + 1) > clock.steps
+    assert clock.received - before == pytest.approx(199 * accepted, abs=1)
+    for tokens in range(clock.received, clock.received + 30):
+        steps = clock.steps_within(tokens)
+        assert clock.tokens(steps - 1) <= tokens < clock.tokens(steps)

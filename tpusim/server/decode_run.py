@@ -1,0 +1,48 @@
+"""Decode steps of the same sequences in a row, and how long they take."""
+
+from tpusim.server.step_load import StepCosts
+
+
+class DecodeRun:
+    """Decode steps in a row, in which each sequence grows and none comes or goes.
+
+    decodes, context, growth: of the first step, as `StepCosts.decode_ps` takes them.
+    host_ps: time of the host before each step.
+    """
+
+    __slots__ = ("context", "costs", "decodes", "growth", "host_ps")
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        decodes: int,
+        context: int,
+        growth: int,
+        host_ps: int = 0,
+    ) -> None:
+        self.costs = costs
+        self.decodes = decodes
+        self.context = context
+        self.growth = growth
+        self.host_ps = host_ps
+
+    def ps(self, steps: int) -> int:
+        """Return the time of the first steps, the host included."""
+        time = self.costs.decode_ps(self.decodes, self.context, steps, self.growth)
+        return time + steps * self.host_ps
+
+    def first_by(self, elapsed: int, steps: int, total: int) -> tuple[int, int]:
+        """Return which of `steps` steps ends first `elapsed` after the start or later, and when.
+
+        total: the time of all steps, at least `elapsed`.
+        """
+        low, low_ps, high, high_ps = 0, 0, steps, total
+        while high - low > 1:
+            guess = low + -(-(elapsed - low_ps) * (high - low) // (high_ps - low_ps))
+            guess = min(max(guess, low + 1), high - 1)
+            time = self.ps(guess)
+            if time >= elapsed:
+                high, high_ps = guess, time
+            else:
+                low, low_ps = guess, time
+        return high, high_ps

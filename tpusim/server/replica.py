@@ -1,0 +1,370 @@
+"""A replica of an engine in time: its steps, one after another."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from simpy import Environment, Event
+
+from tpusim.server.decode_run import DecodeRun
+from tpusim.server.moments import BEGIN, END, Moment
+from tpusim.server.policy import Policy
+from tpusim.server.rank import Rank
+from tpusim.server.request_log import RequestLog
+from tpusim.server.sequence import Sequence
+from tpusim.server.span_log import SpanLog
+from tpusim.server.step_load import StepCosts, StepLoad
+from tpusim.server.token_clock import TokenClock
+
+Done: TypeAlias = Callable[[Sequence], None]
+Send: TypeAlias = Callable[["Replica", Sequence], None]
+
+
+class Replica:
+    """An engine whose data-parallel ranks step together.
+
+    A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
+    run, which ends with the first sequence that is complete or finds no page, or with the step in
+    which a request arrives that may be admitted.
+
+    up: whether it serves; it is set from outside.
+    ending: the end of the present steps; None while it is idle.
+    run: the present steps, if they decode alone.
+    chosen: sequences whose prompts are in the present step.
+    decodes: sequences that decode in each of the present steps.
+    advances: the clock goes on with these steps.
+    heap: the steps after which sequences are complete. An entry whose sequence ends elsewhere is
+        void.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        number: int,
+        policy: Policy,
+        costs: StepCosts,
+        records: RequestLog,
+        log: SpanLog,
+        *,
+        done: Done,
+        send: Send | None = None,
+        receives: bool = False,
+        block: int = 0,
+        fold: bool = True,
+    ) -> None:
+        self.env = env
+        self.number = number
+        self.policy = policy
+        self.costs = costs
+        self.records = records
+        self.log = log
+        self.done = done
+        self.send = send
+        self.receives = receives
+        self.fold = fold
+        self.mixed = policy.mixed
+        self.prompts_first = policy.mixed or policy.priority == "prefill"
+        self.ranks = [Rank(policy, records, block) for _ in range(policy.ranks)]
+        self.clock = TokenClock(policy)
+        self.up = True
+        self.asked = False
+        self.ending: Moment | None = None
+        self.run: DecodeRun | None = None
+        self.start = self.steps = self.duration = self.decodes = 0
+        self.advances = False
+        self.chosen: list[Sequence] = []
+        self.heap: list[tuple[int, int, Sequence]] = []
+        self.joined = 0
+
+    @property
+    def present(self) -> int:
+        """Sequences that are here."""
+        return sum(rank.present for rank in self.ranks)
+
+    # from outside
+
+    def arrive(self, sequence: Sequence) -> None:
+        """Let a sequence wait in the rank with the fewest."""
+        sequence.rank = 0
+        if len(self.ranks) > 1:
+            sequence.rank = min(range(len(self.ranks)), key=lambda at: self.ranks[at].present)
+        rank = self.ranks[sequence.rank]
+        rank.present += 1
+        may_join = rank.admits()
+        rank.waiting.append(sequence)
+        if self.ending is None:
+            self.wake()
+        elif may_join and self.prompts_first:
+            self._cut_short()
+
+    def wake(self) -> None:
+        """Begin a step once all has happened that happens now, if there is none."""
+        if self.ending is None and not self.asked and self.up:
+            self.asked = True
+            Moment(self.env, 0, BEGIN + self.number, self._begin)
+
+    def cached(self, sequence: Sequence) -> int:
+        """Return the tokens of a prompt that are cached in the rank which has most of them."""
+        return max(rank.pages.found(sequence)[0] for rank in self.ranks)
+
+    def stop(self) -> list[Sequence]:
+        """Lose the present step and all pages; return the sequences, the oldest first."""
+        self.up = False
+        if self.run is not None and self.ending is not None and self.steps > 1:
+            elapsed = self.env.now - self.start
+            whole = self.run.first_by(elapsed, self.steps, self.duration)[0] - 1
+            if whole:
+                self._take_effect(self.start + self.run.ps(whole), whole)
+        for sequence in reversed(self.chosen):
+            rank = self.ranks[sequence.rank]
+            rank.pages.release(sequence, sequence.pages)
+            rank.put_back(sequence)
+        self.chosen, self.ending, self.run = [], None, None
+        self.heap.clear()
+        clock = self.clock.received
+        return [sequence for rank in self.ranks for sequence in rank.empty(clock)]
+
+    # the beginning of a step
+
+    def _begin(self, _: Event) -> None:
+        self.asked = False
+        if self.ending is None and self.up:
+            self._next()
+
+    def _next(self) -> None:
+        """Plan the next step, or wait for something to do."""
+        clock = self.clock.received
+        chosen = self._choose_mixed(clock) if self.mixed else self._choose_apart(clock)
+        if chosen:
+            self._note_scheduled(chosen)
+        if self.receives:
+            self._note_adopted(clock)
+        decodes = lost = 0
+        for rank in self.ranks:
+            decodes += len(rank.decoding)
+            lost += rank.lost or rank.unsettled
+        if chosen:
+            self._start(self._step_ps(chosen, clock), 1)
+            self.decodes = decodes if self.mixed else 0
+            self.advances = self.mixed
+        elif decodes:
+            steps = self._steps_at_most(clock) if self.fold and not lost else 1
+            self.run, steps = self._plan_run(clock, steps)
+            self._start(self.run.ps(steps), steps)
+            self.decodes, self.advances = decodes, True
+        elif lost:
+            self.wake()
+
+    def _choose_mixed(self, clock: int) -> list[Sequence]:
+        """Return the prompts of a step in which all decoding sequences are."""
+        chosen: list[Sequence] = []
+        for rank in self.ranks:
+            rank.lost = False
+            rank.make_room(clock)
+            if not rank.lost:
+                chosen += rank.prompts(rank.budget - len(rank.decoding) * rank.verified, clock)
+        return chosen
+
+    def _choose_apart(self, clock: int) -> list[Sequence]:
+        """Return the prompts of a step that has nothing else; none if it decodes."""
+        chosen: list[Sequence] = []
+        for rank in self.ranks:
+            rank.lost = rank.unsettled = False
+        if self.prompts_first or not any(rank.decoding for rank in self.ranks):
+            for rank in self.ranks:
+                chosen += rank.prompts(rank.budget, clock)
+        if not chosen:
+            for rank in self.ranks:
+                rank.make_room(clock)
+        return chosen
+
+    def _note_scheduled(self, chosen: list[Sequence]) -> None:
+        records, self.chosen = self.records, chosen
+        for sequence in chosen:
+            if records.scheduled[sequence.request] < 0:
+                records.scheduled[sequence.request] = self.env.now
+                records.cached[sequence.request] = sequence.computed
+
+    def _note_adopted(self, clock: int) -> None:
+        for rank in self.ranks:
+            for sequence in rank.adopted:
+                if sequence in rank.decoding:  # it may have lost its pages at once
+                    self._plan_end(sequence, clock)
+            rank.adopted.clear()
+
+    def _plan_end(self, sequence: Sequence, clock: int) -> None:
+        sequence.ends = self.clock.step_of(clock + sequence.left)
+        self.joined += 1
+        heappush(self.heap, (sequence.ends, self.joined, sequence))
+
+    def _start(self, duration: int, steps: int) -> None:
+        self.start = self.env.now
+        self.steps = steps
+        self.duration = duration
+        self.ending = Moment(self.env, duration, END + self.number, self._end)
+
+    def _step_ps(self, chosen: list[Sequence], clock: int) -> int:
+        """Return the time of a step with prompts."""
+        policy, ranks, count = self.policy, self.ranks, len(self.ranks)
+        if count == 1:
+            load = self._rank_load(ranks[0], chosen, clock)
+        else:
+            apart = [[each for each in chosen if each.rank == rank] for rank in range(count)]
+            loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
+            fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
+            load = StepLoad(*(count * each for each in fullest))
+        sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
+        return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
+
+    def _rank_load(self, rank: Rank, chosen: list[Sequence], clock: int) -> StepLoad:
+        """Return what a rank computes in a step with prompts."""
+        prompts = _prompt_load(chosen)
+        if not self.mixed:
+            return StepLoad(0, 0, *prompts)
+        decodes = len(rank.decoding) * (1 + self.policy.drafted)
+        return StepLoad(decodes, rank.context(clock), *prompts)
+
+    def _plan_run(self, clock: int, steps: int) -> tuple[DecodeRun, int]:
+        """Return decode steps in a row, and how many of `steps` are alike in their load."""
+        policy, ranks, count = self.policy, self.ranks, len(self.ranks)
+        if count == 1:
+            most = grows = len(ranks[0].decoding)
+            context = ranks[0].context(clock)
+        else:
+            loads = [(rank.context(clock), len(rank.decoding)) for rank in ranks]
+            context, grows = max(loads)
+            most = max(decoding for _, decoding in loads)
+            for keys, decoding in loads:
+                if decoding > grows:  # this rank will have more keys than the one with most now
+                    later = (context - keys) // (decoding - grows) + 1
+                    steps = min(steps, self.clock.step_of(clock + later) - self.clock.steps)
+        run = DecodeRun(
+            self.costs,
+            count * most * (1 + policy.drafted),
+            count * context,
+            self.clock.growth(count * grows),
+            policy.host_ps + policy.sequence_ps * sum(len(rank.decoding) for rank in ranks),
+        )
+        return run, max(1, steps)
+
+    def _steps_at_most(self, clock: int) -> int:
+        """Return the decode steps until a sequence is complete, or before one finds no page."""
+        heap = self.heap
+        while heap[0][2].ends != heap[0][0]:
+            heappop(heap)
+        steps = heap[0][0] - self.clock.steps
+        for rank in self.ranks:
+            last = self.clock.tokens(steps - 1)
+            found = rank.reach(last)
+            if found < last:
+                steps = self.clock.steps_within(found)
+        return steps
+
+    def _cut_short(self) -> None:
+        """End a run with the step in which something has happened now."""
+        if self.run is None or self.steps == 1:
+            return
+        elapsed = self.env.now - self.start
+        steps, duration = self.run.first_by(elapsed, self.steps, self.duration)
+        if steps < self.steps:
+            self.steps, self.duration = steps, duration
+            self.ending = Moment(self.env, duration - elapsed, END + self.number, self._end)
+
+    # the end of a step
+
+    def _end(self, event: Event) -> None:
+        if event is not self.ending:  # the run was cut short, or lost
+            return
+        now = self.env.now
+        self._take_effect(now, self.steps)
+        self.ending = self.run = None
+        if self.env.peek() > now:
+            self._next()
+        else:
+            self.wake()
+
+    def _take_effect(self, now: int, steps: int) -> None:
+        """Let the sequences have what was computed in steps that end now."""
+        start, clock, ranks, decodes = self.start, self.clock, self.ranks, self.decodes
+        last = clock.tokens(steps - 1) if steps > 1 else 0
+        pages = waiting = prefills = 0
+        for rank in ranks:
+            if last:
+                rank.grow(last)
+            pages += self.policy.pages - rank.pages.free
+            waiting += len(rank.waiting)
+            if decodes:
+                rank.received(start, now, steps)
+        for sequence in self.chosen:
+            prefills += sequence.chunk
+        time = now - start
+        self.log.add((start, now, time, steps, decodes * steps, prefills, pages, waiting))
+        if self.advances:
+            clock.advance(steps)
+            self._complete(now)
+        if self.chosen:
+            self._end_prompts(now)
+        if self.advances:
+            for rank in ranks:
+                rank.answers = [(now, len(rank.decoding))] if rank.decoding else []
+
+    def _complete(self, now: int) -> None:
+        """Let the sequences leave that have all their tokens."""
+        heap, steps, clock = self.heap, self.clock.steps, self.clock.received
+        while heap and heap[0][0] <= steps:
+            ends, _, sequence = heappop(heap)
+            if sequence.ends == ends:
+                self.ranks[sequence.rank].leave(sequence, clock)
+                self._answer(sequence, now)
+
+    def _end_prompts(self, now: int) -> None:
+        """Let the sequences go on whose prompts were in the step."""
+        clock = self.clock.received
+        chosen, self.chosen = self.chosen, []
+        for sequence in chosen:
+            sequence.computed += sequence.chunk
+            if sequence.computed < sequence.tokens:
+                self.ranks[sequence.rank].prompt = sequence
+                continue
+            sequence.tokens += 1
+            sequence.left -= 1
+            if sequence.left and self.send is not None:
+                self.ranks[sequence.rank].present -= 1
+                self.send(self, sequence)
+            else:
+                self._begin_to_decode(sequence, clock, now)
+
+    def _begin_to_decode(self, sequence: Sequence, clock: int, now: int) -> None:
+        records, rank = self.records, self.ranks[sequence.rank]
+        if records.first[sequence.request] < 0:
+            records.first[sequence.request] = now
+        else:
+            records.gap(now - sequence.answered_ps, 1)
+        sequence.computed = 0
+        if sequence.left:
+            rank.join(sequence, clock)
+            self._plan_end(sequence, clock)
+            if not self.advances:
+                rank.answers.append((now, 1))
+        else:
+            rank.pages.release(sequence, sequence.pages)
+            self._answer(sequence, now)
+
+    def _answer(self, sequence: Sequence, now: int) -> None:
+        records, request = self.records, sequence.request
+        self.ranks[sequence.rank].present -= 1
+        records.last[request] = now
+        records.output[request] = records.asked[request] - sequence.left
+        records.count(now, -1)
+        self.done(sequence)
+
+
+def _prompt_load(chosen: list[Sequence]) -> tuple[int, ...]:
+    """Return tokens, keys and pairs of the prompts of a step."""
+    tokens = keys = pairs = 0
+    for sequence in chosen:
+        chunk, computed = sequence.chunk, sequence.computed
+        tokens += chunk
+        keys += computed + chunk
+        pairs += chunk * computed + chunk * (chunk + 1) // 2
+    return tokens, keys, pairs

@@ -1,0 +1,78 @@
+"""What is written down about each request while the server runs."""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from tpusim.server.served import Column, Served
+from tpusim.server.span_log import SpanLog, joined_spans
+from tpusim.traffic import Requests
+
+Cells: TypeAlias = "array[int]"
+
+NEVER = -1
+"""The time of what never happens to a refused request."""
+
+GAP_BITS = 8
+"""Leading bits of a gap that its histogram keeps."""
+
+
+def cells(column: Column) -> Cells:
+    """Return a column in which single values are read faster than in an array of numpy."""
+    return array("q", np.ascontiguousarray(column, np.int64).tobytes())
+
+
+class RequestLog:
+    """Columns with one value per request, the number of requests over time, and gaps.
+
+    present: requests in the server at `since_ps`.
+    present_ps: the integral of that number up to then.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        count = len(requests)
+        self.arrival = cells(requests.arrival_ps)
+        self.prompt = cells(requests.prompt)
+        self.asked = cells(requests.output)
+        never = np.full(count, NEVER)
+        self.scheduled, self.first, self.last = (cells(never) for _ in range(3))
+        self.output, self.cached, self.preemptions = (cells(0 * never) for _ in range(3))
+        self.gaps: defaultdict[int, int] = defaultdict(int)
+        self.present = self.present_ps = self.since_ps = 0
+
+    def count(self, now: int, more: int) -> None:
+        """Count requests that come (1) or go (-1)."""
+        self.present_ps += self.present * (now - self.since_ps)
+        self.since_ps = now
+        self.present += more
+
+    def gap(self, picoseconds: int, count: int) -> None:
+        """Count times between two tokens of a request."""
+        shift = picoseconds.bit_length() - GAP_BITS
+        if shift > 0:
+            picoseconds = (picoseconds >> shift << shift) + (1 << shift - 1)
+        self.gaps[picoseconds] += count
+
+    def served(self, logs: Sequence[SpanLog]) -> Served:
+        """Return all that was written down."""
+        gaps = np.array(sorted(self.gaps.items()), np.int64).reshape(-1, 2).T
+        return Served(
+            arrival_ps=_column(self.arrival),
+            scheduled_ps=_column(self.scheduled),
+            first_ps=_column(self.first),
+            last_ps=_column(self.last),
+            prompt=_column(self.prompt),
+            output=_column(self.output),
+            cached=_column(self.cached),
+            preemptions=_column(self.preemptions),
+            spans=joined_spans(logs),
+            gaps=(gaps[0], gaps[1]),
+            present_ps=self.present_ps,
+        )
+
+
+def _column(values: Cells) -> Column:
+    return np.frombuffer(values, np.int64)

@@ -1,0 +1,252 @@
+"""Requests served in time: arrivals, replicas, and what happens between them."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from simpy import Environment, Event
+
+from tpusim.server.checks import check_outages, check_server, refused
+from tpusim.server.moments import ARRIVAL, DOWN, UP, Moment
+from tpusim.server.policy import Policy
+from tpusim.server.prompt_blocks import block_of, prompt_blocks
+from tpusim.server.replica import Replica, Send
+from tpusim.server.replica_pool import ReplicaPool, Router
+from tpusim.server.request_log import RequestLog
+from tpusim.server.sequence import Sequence
+from tpusim.server.served import Served
+from tpusim.server.span_log import MOST_SPANS, SpanLog
+from tpusim.server.step_load import StepCosts
+from tpusim.traffic import Traffic
+
+
+class Outage(NamedTuple):
+    """A time in which a replica is down. It comes back with an empty cache.
+
+    replica: its number; replicas that decode alone follow those that prefill.
+    from_ps, to_ps: when it goes down, and when it serves again.
+    """
+
+    replica: int
+    from_ps: int
+    to_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodePool:
+    """Replicas that decode alone, beside those that prefill.
+
+    policy, costs, replicas, router: as of `serve`.
+    transfer_ps: the time in which the cache of so many tokens comes to a replica of this pool.
+    """
+
+    policy: Policy
+    costs: StepCosts
+    transfer_ps: Callable[[int], int]
+    replicas: int = 1
+    router: Router = "round-robin"
+
+
+def serve(
+    traffic: Traffic,
+    policy: Policy,
+    costs: StepCosts,
+    *,
+    replicas: int = 1,
+    router: Router = "round-robin",
+    decode: DecodePool | None = None,
+    ready_ps: int = 0,
+    outages: Many[Outage] = (),
+    fold: bool = True,
+) -> Served:
+    """Return what becomes of each request of a traffic.
+
+    Nothing is drawn, so the same input gives the same result.
+
+    traffic: requests, and when they arrive.
+    policy: of each replica.
+    costs: of the steps of a replica.
+    replicas: the number of them.
+    router: which replica a request goes to; see `ReplicaPool`.
+    decode: replicas that decode. Those of the other arguments then prefill alone: each request
+        keeps its pages there until its cache has been transferred, which is when its first token
+        is received.
+    ready_ps: when the replicas begin to serve (cold start).
+    outages: times in which replicas are down.
+    fold: decode steps of the same sequences are one event; otherwise each step is one.
+
+    Raises ServerError for a policy that contradicts itself, and for a request that can never run.
+    """
+    pools = [(policy, replicas, router)]
+    if decode is not None:
+        pools.append((decode.policy, decode.replicas, decode.router))
+    check_server(traffic.requests, pools)
+    check_outages([outage[0] for outage in outages], sum(pool[1] for pool in pools))
+    return _Server(traffic, policy, costs, replicas, router, decode, fold).run(ready_ps, outages)
+
+
+class _Server:
+    """Everything that happens, in one SimPy environment."""
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        policy: Policy,
+        costs: StepCosts,
+        replicas: int,
+        router: Router,
+        decode: DecodePool | None,
+        fold: bool,
+    ) -> None:
+        self.env = Environment()
+        self.traffic = traffic
+        self.records = RequestLog(traffic.requests)
+        self.request_ps = policy.request_ps
+        self.refused = refused(traffic.requests, policy)
+        self.block = block_of(traffic.requests, policy)
+        self.logs: list[SpanLog] = []
+        self.fold = fold
+        self.most = MOST_SPANS // (replicas + (decode.replicas if decode else 0))
+        self.decode = decode
+        self.next = 0
+        if decode is None:
+            self.pool = ReplicaPool(self._replicas(policy, costs, replicas), router)
+            self.decoders = self.pool
+        else:
+            prefill = replace(policy, drafted=0, accepted=1.0, reserve=None)
+            self.pool = ReplicaPool(
+                self._replicas(prefill, costs, replicas, send=self._send), router
+            )
+            self.decoders = ReplicaPool(
+                self._replicas(decode.policy, decode.costs, decode.replicas), decode.router
+            )
+
+    def _replicas(
+        self,
+        policy: Policy,
+        costs: StepCosts,
+        count: int,
+        send: Send | None = None,
+    ) -> list[Replica]:
+        first = len(self.logs)
+        self.logs += [SpanLog(self.most) for _ in range(count)]
+        return [
+            Replica(
+                self.env,
+                number,
+                policy,
+                costs,
+                self.records,
+                self.logs[number],
+                done=self._done,
+                send=send,
+                receives=send is None and self.decode is not None,
+                block=self.block,
+                fold=self.fold,
+            )
+            for number in range(first, first + count)
+        ]
+
+    def run(self, ready_ps: int, outages: Many[Outage]) -> Served:
+        """Serve all requests."""
+        pools = [self.pool] if self.decode is None else [self.pool, self.decoders]
+        members = [(pool, replica) for pool in pools for replica in pool.replicas]
+        for number, (pool, replica) in enumerate(members):
+            times = [(0, ready_ps), *((down, up) for at, down, up in outages if at == number)]
+            for down, up in _merged(times):
+                self._plan_outage(pool, replica, down, up)
+        if self.traffic.users:
+            for _ in range(self.traffic.users):
+                self._send_next()
+        elif len(self.traffic.requests):
+            self._plan_arrival()
+        self.env.run()
+        return self.records.served(self.logs)
+
+    def _plan_outage(self, pool: ReplicaPool, replica: Replica, down: int, up: int) -> None:
+        def go_down(_: Event) -> None:
+            pool.stop(replica)
+
+        def come_up(_: Event) -> None:
+            pool.start(replica)
+            Moment(self.env, 0, ARRIVAL, release)
+
+        def release(_: Event) -> None:
+            pool.release()
+
+        Moment(self.env, down, DOWN + replica.number, go_down)
+        Moment(self.env, up, UP, come_up)
+
+    # arrivals
+
+    def _plan_arrival(self) -> None:
+        """Plan the next arrival of an open loop."""
+        delay = self.records.arrival[self.next] + self.request_ps - self.env.now
+        Moment(self.env, delay, ARRIVAL, self._arrive)
+
+    def _arrive(self, _: Event) -> None:
+        """Let all requests enter that arrive now."""
+        arrival, count = self.records.arrival, len(self.records.arrival)
+        sent = self.env.now - self.request_ps
+        while self.next < count and arrival[self.next] <= sent:
+            if not self.refused[self.next]:
+                self._enter(self.next)
+            self.next += 1
+        if self.next < count:
+            self._plan_arrival()
+
+    def _send_next(self) -> None:
+        """Let a user of a closed loop send the next request that is not refused."""
+        arrival = self.records.arrival
+        while self.next < len(arrival):
+            request = self.next
+            self.next += 1
+            arrival[request] = self.env.now
+            if not self.refused[request]:
+                Moment(self.env, self.request_ps, ARRIVAL, partial(self._enter, request))
+                return
+
+    def _enter(self, request: int, _: Event | None = None) -> None:
+        """Let a request enter that the host has taken in."""
+        records = self.records
+        records.present_ps += self.request_ps
+        records.count(self.env.now, 1)
+        prompt, blocks = records.prompt[request], ()
+        if self.block:
+            blocks = prompt_blocks(self.traffic.requests, request, self.block)
+        self.pool.route(Sequence(request, prompt, records.asked[request], blocks))
+
+    # what replicas report
+
+    def _done(self, _: Sequence) -> None:
+        if self.traffic.users:
+            self._send_next()
+
+    def _send(self, replica: Replica, sequence: Sequence) -> None:
+        """Transfer the cache of a prompt to a replica that decodes."""
+        assert self.decode is not None
+        pages, held = replica.ranks[sequence.rank].pages, sequence.pages
+
+        def deliver(_: Event) -> None:
+            pages.release(sequence, held)
+            replica.wake()
+            sequence.answered_ps = self.records.first[sequence.request] = self.env.now
+            sequence.computed = sequence.tokens
+            self.decoders.route(sequence)
+
+        Moment(self.env, self.decode.transfer_ps(sequence.computed), ARRIVAL, deliver)
+
+
+def _merged(times: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the times in which at least one of these lasts."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(times):
+        if end <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
