@@ -215,7 +215,8 @@ class Replica:
             apart = [[each for each in chosen if each.rank == rank] for rank in range(count)]
             loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
             fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
-            load = StepLoad(*(count * each for each in fullest))
+            routed = sum(one.decodes + one.prefills for one in loads)
+            load = StepLoad(*(count * each for each in fullest[:-1]), routed)
         sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
         return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
 

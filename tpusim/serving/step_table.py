@@ -32,6 +32,7 @@ class StepTable:
 
     buckets: the sizes for which steps are compiled.
     drafted: tokens of a sequence that decodes in a step, 1 without speculation.
+    routes_padding: experts serve tokens too that only fill a bucket.
     """
 
     model: Architecture
@@ -39,6 +40,7 @@ class StepTable:
     pod: Slice
     buckets: Buckets
     drafted: int = 1
+    routes_padding: bool = False
     _bases: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False)
     _kernels: tuple[tuple[float, LoadRates], ...] = field(default=(), init=False)
 
@@ -79,7 +81,7 @@ class StepTable:
         )
 
     def _attention(self, load: StepLoad) -> int:
-        given = AttentionLoad(*self.buckets.read(load, self.plan.ranks, self.drafted))
+        given = AttentionLoad(*self.buckets.read(load, self.plan.ranks, self.drafted)[:-1])
         found = sum(times * rates.seconds(given) for times, rates in self._kernels)
         return picoseconds(found)
 
@@ -109,10 +111,10 @@ class StepTable:
     def _bucket(self, load: StepLoad) -> tuple[int, int, int]:
         """Return the tokens and rows of the bucket of a load, and the tokens that experts serve.
 
-        The latter are rounded up to a power of two, and are 0 for a model without experts.
+        The latter are rounded up to a power of two, and are 0 for all.
         """
         tokens, rows = self.buckets.of(load, self.plan.ranks, self.drafted)
-        if not self.model.has_experts:
+        if self.routes_padding or not self.model.has_experts:
             return tokens, rows, 0
-        filled = max(1, load.decodes + load.prefills)
+        filled = load.routed or max(1, load.decodes + load.prefills)
         return tokens, rows, min(1 << (filled - 1).bit_length(), tokens * self.plan.ranks)

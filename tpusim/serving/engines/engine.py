@@ -38,6 +38,7 @@ class Engine:
     prefix_cache: pages of equal prefixes are computed once.
     whole_cache: attention of a step that decodes reads the cache of each sequence to its end, which
         is `max_model_len`.
+    routes_padding: experts serve tokens too that only fill a bucket.
     token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
@@ -66,6 +67,7 @@ class Engine:
     reserve: float | Literal[""] = ""
     prefix_cache: bool = False
     whole_cache: bool = False
+    routes_padding: bool = False
     token_buckets: Mapping[str, Any] = field(default_factory=dict)
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
     row_buckets: Mapping[str, Any] = field(default_factory=dict)
