@@ -48,7 +48,16 @@ ROOMS = {
     "jaxlib": {"compiler"},
     "optax": {"export"},
     "pandas": {
-        *("traffic", "profiles", "results", "sweeps", "searches", "report", "validation", "diagnosis"),
+        *(
+            "traffic",
+            "profiles",
+            "results",
+            "sweeps",
+            "searches",
+            "report",
+            "validation",
+            "diagnosis",
+        ),
     },
     "pyarrow": {"sweeps"},
     "distributed": {"sweeps"},

@@ -81,11 +81,11 @@ BILLIONS = {
     "mimo-7b": 7.62,
     "mellum2-12b": 12.15,
     "qwen3-next-80b-a3b": 79.674,  # 81.3 with the layer that predicts further tokens
-    "qwen3.5-397b-a17b": 397.0,  # with the encoder of images
+    "qwen3.5-397b-a17b": 396.35,  # 397 with the encoder of images
     "kimi-linear-48b-a3b": 49.12,
     "ling-2.6-1t": 1012.0,
     "mimo-v2-flash": 309.0,
-    "mimo-v2.5-pro": 1020.0,
+    "mimo-v2.5-pro": 1021.2,
     "qwen-7b": 7.721,
     "gpt-j-6b": 6.051,
     "deepseek-r1-distill-qwen-1.5b": 1.777,
