@@ -108,24 +108,30 @@ class Replica:
 
     def cached(self, sequence: Sequence) -> int:
         """Return the tokens of a prompt that are cached in the rank which has most of them."""
+        if done := self._steps_done():  # pages that those took may have been of cached blocks
+            for rank in self.ranks:
+                rank.grow(self.clock.tokens(done))
         return max(rank.pages.found(sequence)[0] for rank in self.ranks)
 
     def stop(self) -> list[Sequence]:
         """Lose the present step and all pages; return the sequences, the oldest first."""
         self.up = False
-        if self.run is not None and self.ending is not None and self.steps > 1:
-            elapsed = self.env.now - self.start
-            whole = self.run.first_by(elapsed, self.steps, self.duration)[0] - 1
-            if whole:
-                self._take_effect(self.start + self.run.ps(whole), whole)
+        if self.run is not None and (done := self._steps_done()):
+            self._take_effect(self.start + self.run.ps(done), done)
         for sequence in reversed(self.chosen):
             rank = self.ranks[sequence.rank]
             rank.pages.release(sequence, sequence.pages)
             rank.put_back(sequence)
         self.chosen, self.ending, self.run = [], None, None
         self.heap.clear()
-        clock = self.clock.received
-        return [sequence for rank in self.ranks for sequence in rank.empty(clock)]
+        now, before = self.clock.received, self.clock.tokens(-1)
+        return [sequence for rank in self.ranks for sequence in rank.empty(now, before)]
+
+    def _steps_done(self) -> int:
+        """Return how many steps of the present run have ended before now."""
+        if self.run is None or self.steps == 1:
+            return 0
+        return self.run.first_by(self.env.now - self.start, self.steps, self.duration)[0] - 1
 
     # the beginning of a step
 
@@ -171,12 +177,15 @@ class Replica:
     def _choose_apart(self, clock: int) -> list[Sequence]:
         """Return the prompts of a step that has nothing else; none if it decodes."""
         chosen: list[Sequence] = []
+        decodes = False
         for rank in self.ranks:
             rank.lost = rank.unsettled = False
-        if self.prompts_first or not any(rank.decoding for rank in self.ranks):
+            decodes = decodes or bool(rank.decoding)
+        if self.prompts_first or not decodes:
             for rank in self.ranks:
                 chosen += rank.prompts(rank.budget, clock)
-        if not chosen:
+                decodes = decodes or bool(rank.decoding)  # some may have come with their cache
+        if not chosen and decodes:
             for rank in self.ranks:
                 rank.make_room(clock)
         return chosen
