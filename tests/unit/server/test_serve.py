@@ -46,6 +46,8 @@ def test_arguments_that_cannot_work_are_refused() -> None:
         one(router="prefix")
     with pytest.raises(ServerError, match="outage of replica 2, and there are 2"):
         one(replicas=2, outages=((2, 0, 5),))
+    with pytest.raises(ServerError, match="outage from 5 to 3 ps"):
+        one(outages=((0, 5, 3),))
     with pytest.raises(ServerError, match="order of their arrival"):
         serve(traffic([1, 1], [1, 1], [5, 4]), POLICY, AffineCosts())
     with pytest.raises(ServerError, match="request 1 has 0 tokens of prompt"):
