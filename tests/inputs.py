@@ -10,14 +10,18 @@ from tpusim.models.hf.families import SIZE_KEYS, families, read_families, refuse
 from tpusim.models.model_keys import Biases, Norms, TransformerKeys
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm
 from tpusim.plan.pipeline_schedules import SLOT_SCHEDULES
-from tpusim.runfile.schema import FIELDS, VARIED, OrNone, wanted
+from tpusim.runfile.schema import ALL_FIELDS, FIELDS, VARIED, OrNone, wanted
+from tpusim.runfile.serving_fields import SERVING_CHOICES, SERVING_FIELDS
 
 __all__ = [
     "ACTIVATION_FLOPS",
+    "ALL_FIELDS",
     "CHIP_SECTIONS",
     "FIELDS",
     "LONGEST_WORD",
     "RULES",
+    "SERVING_CHOICES",
+    "SERVING_FIELDS",
     "SIZE_KEYS",
     "SLOT_SCHEDULES",
     "VARIED",

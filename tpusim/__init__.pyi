@@ -17,6 +17,7 @@ from .hardware import load_chip as load_chip
 from .maxtext import from_maxtext as from_maxtext
 from .plan import Input as Input
 from .plan import Plan as Plan
+from .plan import ServingPlan as ServingPlan
 from .profiles import Profile as Profile
 from .profiles import read_profile as read_profile
 from .report import Comparison as Comparison
@@ -33,11 +34,17 @@ from .results.replay_result import ReplayResult as ReplayResult
 from .results.result import Result as Result
 from .results.stage_table import explain_pipeline as explain_pipeline
 from .runfile import Measured as Measured
+from .runfile import ServerOptions as ServerOptions
+from .runfile import TrafficKeys as TrafficKeys
 from .runfile import read_run as read_run
+from .runfile import read_serving as read_serving
 from .runfile import write_run as write_run
 from .searches import PlanSpace as PlanSpace
 from .searches import search as search
 from .searches import slices_of as slices_of
+from .serving import ServingResult as ServingResult
+from .serving.engines import Engine as Engine
+from .serving.serve import serve as serve
 from .simulation import explain_collectives as explain_collectives
 from .simulation import explain_placement as explain_placement
 from .simulation import simulate as simulate
@@ -46,11 +53,15 @@ from .sweeps import Space as Space
 from .sweeps import cluster as cluster
 from .sweeps import scaling as scaling
 from .sweeps import sweep as sweep
+from .traffic import Lengths as Lengths
+from .traffic import Traffic as Traffic
 from .training import Checkpoints as Checkpoints
 from .training import Evaluations as Evaluations
 from .training import TrainingResult as TrainingResult
 from .training import TrainingRun as TrainingRun
 from .training import train as train
+from .traffic import Lengths as Lengths
+from .traffic import Traffic as Traffic
 from .validation import validate as validate
 from .validation import with_measured as with_measured
 

@@ -22,6 +22,8 @@ GROUPS = {
     "Sweeps and searches": "Space sweep PlanSpace slices_of bound search cluster scaling Scaling "
     "with_measured",
     "Training runs": "train TrainingRun Evaluations Checkpoints TrainingResult",
+    "Serving": "serve ServingPlan ServingResult Engine Traffic Traffic.poisson Traffic.burst "
+    "Traffic.closed_loop Traffic.read Lengths read_serving TrafficKeys ServerOptions",
     "Profiles and measurements": "read_profile Profile diagnose Diagnosis validate calibrate "
     "Calibration",
     "Figures": "plot plot.breakdown plot.timeline plot.memory plot.utilisation plot.roofline "

@@ -7,7 +7,8 @@ run_file.md: the keys of a run file, from the classes that they fill. compiler.m
 lowering, and how compiled programs move what they move. models.md: the families of Hugging Face
 configs. api.md: the public names. your_own_architecture.md: the methods of the graph writer.
 accuracy.md, user_guide.md: how far off plans are in HBM. accuracy.md: what ranges hold of
-the runs that were published after theirs. README.md: what its Python prints.
+the runs that were published after theirs. serving.md: the metrics of serving. README.md: what its
+Python prints.
 """
 
 import sys
@@ -29,6 +30,7 @@ import mechanisms
 
 from tpusim.lowering.pass_manager import all_passes
 from tpusim.models.hf.families import families, refused_types
+from tpusim.serving import NUMBERS, TIMES
 
 DOCS = Path(__file__).parents[1]
 
@@ -42,8 +44,19 @@ def tables() -> dict[str, dict[str, str]]:
         "accuracy.md": {"hbm": hbm_errors.table(), "by-time": coverage_by_time.table()},
         "api.md": {"names": api_page.listed()},
         "your_own_architecture.md": {"writer": api_page.writer()},
+        "serving.md": {"metrics": _metrics()},
         "models.md": {"families": _families(), "refused": _refused()},
     }
+
+
+def _metrics() -> str:
+    """The metrics of serving, each with its unit and its definition."""
+    lines = ["| metric | unit | definition |", "| --- | --- | --- |"]
+    lines += [
+        f"| {metric.title} | {metric.unit or 'fraction'} | {metric.definition} |"
+        for metric in (*TIMES.values(), *NUMBERS.values())
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _families() -> str:

@@ -10,10 +10,13 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from docstring_entries import entries
 
 from tpusim.models import Transformer
-from tpusim.plan import Input, Plan
-from tpusim.runfile import Measured
+from tpusim.plan import Input, Plan, ServingPlan
+from tpusim.runfile import Measured, ServerOptions, TrafficKeys
 from tpusim.runfile.schema import FIELDS
+from tpusim.runfile.serving import DEFAULT_ENGINE
+from tpusim.runfile.serving_fields import SERVING_FIELDS
 from tpusim.searches.request import SearchRequest
+from tpusim.serving.engines import Engine
 from tpusim.sweeps import Space
 
 UNITS = {
@@ -21,6 +24,8 @@ UNITS = {
     "global_batch": "examples",
     "step_s": "s",
     "input_s": "s",
+    "rate": "requests/s",
+    **dict.fromkeys(("host_s", "sequence_s", "request_s", "ready_s"), "s"),
     **dict.fromkeys(("record_bytes", "read_bytes"), "B"),
     **dict.fromkeys(("read_latency", "decode_s"), "s"),
     **dict.fromkeys(
@@ -56,6 +61,9 @@ SLICE_DEFAULTS = {
     "clock": "the chip's (text)",
 }
 
+
+FOLLOWED = ("page_size", "memory_fraction", "version")
+"""Settings of an engine that have rows of their own."""
 
 LARGE = 1e6
 """The least number that is shown as a power of ten."""
@@ -136,7 +144,7 @@ def _power(value: float) -> str:
     return f"`{value:.2g}`".replace("e+0", "e")
 
 
-def table(keys: Sequence[Key]) -> str:
+def table(keys: Sequence[Key], units: Mapping[str, str] = UNITS) -> str:
     """The keys as a table of Markdown, each with the first sentence of its description."""
     lines = ["| key | default | meaning |", "| --- | --- | --- |"]
     for key in keys:
@@ -144,7 +152,7 @@ def table(keys: Sequence[Key]) -> str:
             raise SystemExit(f"no docstring says what {key.name} means; describe it there")
         meaning = re.split(r"\. (?=[A-Z`])", key.meaning)[0].removesuffix(".").replace("|", "\\|")
         name = f"`{key.name}`" + (f" (`.{key.inner}`)" if key.inner else "")
-        default = f"{key.default} {UNITS.get(key.name, '')}".strip()
+        default = f"{key.default} {units.get(key.name, '')}".strip()
         lines.append(f"| {name} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 
@@ -157,6 +165,8 @@ def tables() -> dict[str, str]:
         "plan": _grouped(Plan),
         "input": table(list(keys_of(Input))),
         "measured": table(list(keys_of(Measured))),
+        "serving": table(list(_serving_keys())),
+        "traffic": table(list(keys_of(TrafficKeys)), {**UNITS, "window": "s"}),
         "sweep": table(list(keys_of(Space, FIELDS["sweep"]))),
         "search": table(list(keys_of(SearchRequest, FIELDS["search"]))),
     }
@@ -165,6 +175,26 @@ def tables() -> dict[str, str]:
 def _slice_keys() -> Iterator[Key]:
     for name, hint in FIELDS["slice"].items():
         yield Key(name, SLICE_DEFAULTS.get(name, kind_of(hint)), MEANINGS[name])
+
+
+def _serving_keys() -> Iterator[Key]:
+    """The keys of a server: of the plan, of the engine, and of all replicas."""
+    of_engine = "the engine's"
+    for key in keys_of(ServingPlan):
+        defaults = {
+            "mesh": "`{ tensor = 1 }`",
+            "page_size": of_engine,
+            "memory_fraction": of_engine,
+        }
+        yield key._replace(default=defaults.get(key.name, key.default))
+    yield Key(
+        "engine", f'`"{DEFAULT_ENGINE}"`', "serving engine, whose defaults the keys below have"
+    )
+    yield Key("version", "text", "version of the engine; the newest that is known if left out")
+    for key in keys_of(Engine, set(SERVING_FIELDS["serving"])):
+        if key.name not in FOLLOWED:
+            yield key._replace(default=of_engine + "," * (key.name in UNITS))
+    yield from keys_of(ServerOptions)
 
 
 def _grouped(owner: type, more: Sequence[Key] = ()) -> str:

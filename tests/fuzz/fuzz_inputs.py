@@ -1,4 +1,4 @@
-"""Inputs that are nearly valid, for each of eleven kinds: what a user may write, and slips of it.
+"""Inputs that are nearly valid, for each of twelve kinds: what a user may write, and slips of it.
 
 An input is bytes, so that it can be kept as a file in `seeds`. It is a function of its kind and of
 a `random.Random`. Hypothesis is not used: most inputs are a valid one with one to four changes, so
@@ -25,7 +25,7 @@ from fuzz_values import (
 )
 from hlo import DATA, REAL
 from hlo_mutations import COARSE, bodies, broken
-from inputs import FIELDS, defaults
+from inputs import ALL_FIELDS, defaults
 
 from tpusim.base.json_text import json_text
 from tpusim.models import MODEL_KEYS
@@ -84,14 +84,15 @@ def _spelt(section: str, key: str, draw: random.Random) -> str:
 
 
 def _keys(section: str) -> list[str]:
-    return [key for key in FIELDS[section] if key != "hf"]
+    return [key for key in ALL_FIELDS[section] if key != "hf"]
 
 
 def _changed(base: Mapping[str, Mapping[str, Any]], draw: random.Random) -> Sections:
     """A run with up to four documented keys of other values; one in five has a hostile one."""
     found = {name: dict(keys) for name, keys in base.items()}
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        section = draw.choice([*found, "plan", "plan"])
+        often = "serving" if "serving" in found else "plan"
+        section = draw.choice([*found, often, often])
         key = draw.choice(_keys(section))
         found[section][_spelt(section, key, draw)] = plausible(section, key, draw)
     if draw.random() < 0.2:
@@ -120,6 +121,33 @@ def sweep_file(draw: random.Random) -> bytes:
     axes = [axis for axis in base["plan"].pop("mesh") if axis in ("fsdp", "tensor", "data")]
     base["sweep"] = {"axes": axes or ["fsdp"], "vary": {}}
     return _written(_changed(base, draw), draw)
+
+
+SERVERS: Sequence[Sections] = (
+    {
+        "slice": {"chip": "v6e", "topology": "2x2"},
+        "model": DENSE,
+        "serving": {"mesh": {"tensor": 4}, "max_num_seqs": 8, "max_num_batched_tokens": 256},
+        "traffic": {"rate": 50.0, "requests": 20, "prompt": 100, "output": 8},
+    },
+    {
+        "slice": {"name": "v6e-4"},
+        "model": {**DENSE, **MOE, "kv_heads": 2},
+        "serving": {
+            "mesh": {"attn_data": 2, "tensor": 2}, "engine": "sglang-jax", "replicas": 2,
+            "max_num_seqs": 8,
+        },
+        "traffic": {
+            "kind": "closed_loop", "users": 4, "requests": 20, "prompt": {"uniform": [10, 90]},
+            "output": {"median": 4, "p99": 9},
+        },
+    },
+)  # fmt: skip
+
+
+def serving_file(draw: random.Random) -> bytes:
+    """A server with a few keys of other values."""
+    return _written(_changed(draw.choice(SERVERS), draw), draw)
 
 
 def settings(draw: random.Random) -> bytes:
@@ -333,10 +361,11 @@ KINDS: Mapping[str, Callable[[random.Random], bytes]] = {
     "header": hlo_header,
     "set": settings,
     "sweep": sweep_file,
+    "serving": serving_file,
     "result": result_file,
     "rates": rate_sample,
 }
-"""The eleven kinds of inputs."""
+"""The twelve kinds of inputs."""
 
 
 def inputs(kind: str, count: int) -> Sequence[bytes]:

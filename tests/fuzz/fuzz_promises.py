@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, tuple[str, list[str]]] = {
     "header": ("a.hlo", ["replay", "INPUT", "--quiet"]),
     "result": ("tampered.json", ["compare", "INPUT", "RESULT"]),
     "rates": ("sample.csv", ["input-rate", "INPUT"]),
+    "serving": ("server.toml", ["serve", "INPUT"]),
     "sweep": ("sweep.toml", ["sweep", "INPUT", "--workers", "1", "--quiet"]),
 }
 """The name of an input's file and its command, by kind."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from inputs import FIELDS, VARIED, OrNone
+from inputs import ALL_FIELDS, SERVING_CHOICES, SERVING_FIELDS, VARIED, OrNone
 
 from tpusim.base.value_checks import choices_of
 from tpusim.models import MODEL_KEYS, Transformer
@@ -19,6 +19,31 @@ MESHES: Sequence[Mapping[str, int]] = (
     {"fsdp": 4, "dcn_data": 2}, {"fsdp": 8}, {"fsdp": 4, "tensor": 4}, {"fsdp": 3}, {},
 )  # fmt: skip
 SIZES = (1, 1, 2, 2, 3, 4, 4, 8, 16, 64, 100, 128, 512)
+
+OF_SERVER: Mapping[str, Sequence[Any]] = {
+    "mesh": (
+        {"tensor": 4},
+        {"attn_data": 4},
+        {"data": 2, "tensor": 2},
+        {"tensor": 2, "embed": 2},
+        {},
+    ),
+    "prompt": (1, 100, {"uniform": [1, 50]}, {"vllm": [40, 0.5]}, {"median": 9, "mean": 20}),
+    "output": (1, 8, {"inferencex": [20, 0.5]}),
+    "engine": ("vllm-tpu", "sglang-jax", "jax", "sax"),
+    "version": ("", "0.32.0", "0.1"),
+    "page_size": (16, 64, 128),
+    "memory_fraction": (0.5, 0.9, 1.0),
+    "rules": ({"act_embed": "tensor"}, {"mlp": []}),
+    "attention_block": ([128, 256], [16]),
+    "burstiness": (0.5, 1.0, math.inf),
+    "rate": (0.5, 20.0, 1e4),
+    "requests": (1, 20, 60),
+    "replicas": (1, 2),
+    "drafted": (0, 2),
+    "window": ([0, 10],),
+}
+"""Values of keys of a server and of its traffic."""
 
 OF_KEY: Mapping[str, Sequence[Any]] = {
     "mesh": MESHES,
@@ -88,8 +113,12 @@ WORDS = _words()
 
 def plausible(section: str, key: str, draw: random.Random) -> Any:
     """A value that the key may well have."""
-    kind = FIELDS[section][key]
-    if key in OF_KEY:
+    kind = ALL_FIELDS[section][key]
+    if section in SERVING_FIELDS:
+        known = OF_SERVER.get(key) or SERVING_CHOICES.get((section, key))
+        if known:
+            return draw.choice(known)
+    elif key in OF_KEY:
         return draw.choice(OF_KEY[key])
     if key in WORDS:
         return draw.choice(WORDS[key])

@@ -1,4 +1,4 @@
-"""Thousands of nearly valid inputs of eleven kinds: answered, or refused in one sentence."""
+"""Thousands of nearly valid inputs of twelve kinds: answered, or refused in one sentence."""
 
 import traceback
 from collections import Counter
@@ -16,7 +16,7 @@ USUAL = {kind: 60 if kind == "hugging_face" else 200 for kind in KINDS}
 """Inputs of each kind otherwise; a config whose step does not fit has ways to fit searched."""
 
 ALL = {kind: 2000 if kind == "hlo" else 1200 for kind in KINDS}
-"""Inputs of each kind under `-m thorough`: thirteen thousand."""
+"""Inputs of each kind under `-m thorough`: fourteen thousand."""
 
 
 @pytest.fixture

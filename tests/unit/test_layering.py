@@ -48,12 +48,21 @@ ROOMS = {
     "jaxlib": {"compiler"},
     "optax": {"export"},
     "pandas": {
-        *("profiles", "results", "sweeps", "searches", "report", "validation", "diagnosis"),
+        *(
+            "traffic",
+            "profiles",
+            "results",
+            "sweeps",
+            "searches",
+            "report",
+            "validation",
+            "diagnosis",
+        ),
     },
     "pyarrow": {"sweeps"},
     "distributed": {"sweeps"},
     "google": {"profiles"},
-    "yaml": {"maxtext"},
+    "yaml": {"maxtext", "serving"},
     "pydantic": {"hardware", "models", "runfile"},
 }
 

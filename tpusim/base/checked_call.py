@@ -64,7 +64,7 @@ def _sentence(
 ) -> str:
     """Return what is wrong with the arguments of a call; empty if they fit."""
     parameters = list(signature(function).parameters.values())
-    if owner is not None or [each.name for each in parameters[:1]] == ["self"]:
+    if owner is not None or [each.name for each in parameters[:1]] in (["self"], ["cls"]):
         parameters, args = parameters[1:], args[1:]
     several = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
     named = [each for each in parameters if each.kind not in _ANY_NUMBER]

@@ -36,6 +36,10 @@ class PlanError(TpusimError, ValueError):
     """A plan that the model or the slice does not admit."""
 
 
+class TrafficError(TpusimError, ValueError):
+    """Traffic that no server can be sent: a rate, a length, or a trace that cannot be."""
+
+
 class ServerError(TpusimError, ValueError):
     """A server that cannot serve its traffic: a contradictory policy, or too small a cache."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import copymode
 from threading import get_ident
 
-from tpusim.base.errors import FileError
+from tpusim.base.errors import FileError, TpusimError
 from tpusim.base.shown_value import shown
 from tpusim.base.units import format_bytes
 
@@ -56,7 +56,14 @@ def read_text(path: Path, what: str, instead: str, largest: int = MAX_CONFIG_BYT
 
 def read_bytes(path: Path, what: str, instead: str, largest: int) -> bytes:
     """Return the bytes of a file; otherwise as `read_text`."""
-    try:
+    check_readable(path, what, instead, largest)
+    with blame_reading(instead):
+        return path.read_bytes()
+
+
+def check_readable(path: Path, what: str, instead: str, largest: int) -> None:
+    """Raise FileError, as `read_text`, unless a path is a regular file that is not too large."""
+    with blame_reading(instead):
         if path.is_dir():
             raise FileError(f"a folder; give {instead}")
         if path.exists() and not path.is_file():
@@ -69,8 +76,14 @@ def read_bytes(path: Path, what: str, instead: str, largest: int) -> bytes:
         size = path.stat().st_size
         if size > largest:
             raise FileError(f"{format_bytes(size)} is too large for {what}")
-        return path.read_bytes()
-    except FileError:
+
+
+@contextmanager
+def blame_reading(instead: str) -> Iterator[None]:
+    """Raise FileError with a sentence, which leaves out the path, if a read fails."""
+    try:
+        yield
+    except TpusimError:
         raise
     except OSError as error:
         raise FileError(f"cannot be read: {error.strerror}; give {instead}") from error

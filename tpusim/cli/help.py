@@ -16,6 +16,7 @@ EXAMPLES: Mapping[str, str] = {
     "simulate": f"tpusim simulate {RUN} --set plan.remat=minimal",
     "advise": f"tpusim advise {RUN} --top 3",
     "train": "tpusim train experiments/training_runs/bert_480b.toml",
+    "serve": "tpusim serve experiments/serving/llama3_8b.toml --set traffic.rate=8",
     "input-rate": "tpusim input-rate",
     "check": f"tpusim check {RUN}",
     "export": f"tpusim export {RUN} --out step.py",

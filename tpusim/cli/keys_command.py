@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.text_table import wrapped_table
-from tpusim.runfile.schema import FIELDS, wanted
+from tpusim.runfile.schema import ALL_FIELDS, wanted
 
 HEADS = ("key", "what to write")
 
@@ -16,12 +16,12 @@ def keys_text(prefix: str) -> str:
     """
     rows = [row for row in _rows() if row[0].startswith(prefix)]
     if not rows:
-        known = [*FIELDS, *(key for key, _ in _rows())]
+        known = [*ALL_FIELDS, *(key for key, _ in _rows())]
         raise PlanError(f"no key of a run file begins with {prefix!r}; {nearest(prefix, known)}")
     return "\n".join(wrapped_table([HEADS, *rows], left=1))
 
 
 def _rows() -> Iterator[tuple[str, str]]:
     """Yield each key with its section, and what to write; of models, the keys of a transformer."""
-    for section, keys in FIELDS.items():
+    for section, keys in ALL_FIELDS.items():
         yield from ((f"{section}.{key}", wanted([section, key])) for key in keys)

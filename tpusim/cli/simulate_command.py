@@ -13,7 +13,7 @@ from tpusim.program import program_heap, program_text
 from tpusim.report import as_maxtext, check_folder, document, perfect_compiler, write_report
 from tpusim.results import PlanResult, Result, entry
 from tpusim.results.summary import summary
-from tpusim.runfile import SimulationRun, read_one_plan
+from tpusim.runfile import ServingRun, SimulationRun, read_step
 from tpusim.simulation import simulate
 
 
@@ -24,7 +24,7 @@ def read_arguments(
     pod: str | None,
     *,
     verbose: bool,
-) -> SimulationRun:
+) -> SimulationRun | ServingRun:
     """Return the run of the one file in `words`, or of a MaxText config that they override."""
     if maxtext is not None:
         from tpusim.maxtext import from_maxtext
@@ -47,7 +47,7 @@ def read_arguments(
         raise FileError(
             f"{len(words)} run files are given; {hint}, or --maxtext and a MaxText config"
         )
-    return read_one_plan(words[0], settings)
+    return read_step(words[0], settings)
 
 
 def simulate_run_file(

@@ -1,4 +1,4 @@
-"""Commands on one step of a plan, and on the training run around it."""
+"""Commands on one step of a plan, on the training run around it, and on a server."""
 
 import json
 from collections.abc import Iterator
@@ -73,13 +73,23 @@ def simulate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:
-    """Simulate one training step of a run."""
+    """Simulate one training step of a run, or the steps of a server."""
     from tpusim.cli.simulate_command import read_arguments, simulate_run_file
+    from tpusim.runfile import ServingRun
 
     folder = out_folder(out, "report")
     if without:
         settings = [*(settings or ()), f"plan.without_passes={json.dumps(without)}"]
     given = read_arguments(run or (), settings or (), maxtext, pod, verbose=verbose)
+    if isinstance(given, ServingRun):
+        from tpusim.cli.serve_command import check_options, simulate_server
+
+        check_options(
+            given.where, {"--stats": stats, "--program": program, "--explain": bool(explain),
+                          "--no-fold": not fold, "--network": network != "flows"},
+        )  # fmt: skip
+        text = simulate_server(given, folder, as_json=as_json, html=html)
+        return printed(text, as_json=as_json, quiet=quiet)
     text = simulate_run_file(
         given, folder, stats=stats, fold=fold, program=program, explain=explain, network=network,
         as_json=as_json, html=html, quiet=quiet,
@@ -134,6 +144,48 @@ def train(
     else:
         answer = str(first) if len(found) == 1 else training_table(found)
     text = with_files(answer, folder, partial(write_training, first), as_json=as_json)
+    return printed(text, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def serve(
+    run: Annotated[
+        str, argument("RUN.toml", "A server: slice, model, serving, traffic; - is stdin.")
+    ],
+    out: ReportFolder = None,
+    html: PageOption = True,
+    settings: RunSettings = None,
+    loads: Annotated[
+        str | None, option("--loads", "N,N", "Compare loads: requests/s, or users, such as 1,2,4.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> str:
+    """Simulate a server and its requests: latency, throughput, what bounds it, and cost."""
+    from tpusim.cli.progress import show_work
+    from tpusim.cli.serve_command import (
+        load_numbers,
+        load_table,
+        serve_loads,
+        serve_run,
+        write_loads,
+    )
+    from tpusim.report import write_serving
+    from tpusim.runfile import read_serving
+
+    folder = tried_folder(out, "report")
+    asked = None if loads is None else load_numbers(loads)
+    given = read_serving(run, settings or ())
+    with show_work("serving", quiet=quiet):
+        found = [serve_run(given)] if asked is None else serve_loads(given, asked)
+    if asked is None:
+        answer = json_text(found[0].facts()) if as_json else str(found[0])
+        write = partial(write_serving, found[0], html=html)
+    else:
+        facts = [result.facts() for result in found]
+        answer = json_text(facts) if as_json else load_table(found)
+        write = partial(write_loads, found)
+    text = with_files(answer, folder, write, as_json=as_json)
     return printed(text, as_json=as_json, quiet=quiet)
 
 

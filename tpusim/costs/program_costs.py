@@ -16,6 +16,8 @@ import numpy as np
 
 from tpusim.base.phase import Phase
 from tpusim.costs.attention import attention_seconds
+from tpusim.costs.cached_attention import cached_attention_seconds
+from tpusim.costs.cached_linear import cached_linear_seconds
 from tpusim.costs.compute import (
     estimate_seconds,
     group_seconds,
@@ -23,6 +25,7 @@ from tpusim.costs.compute import (
     step_matmul_seconds,
 )
 from tpusim.costs.convolution import convolution_seconds
+from tpusim.costs.linear_attention import linear_attention_seconds
 from tpusim.costs.links import FROM_HOST, TO_HOST
 from tpusim.costs.network_tasks import (
     CollectiveCosts,
@@ -51,12 +54,15 @@ from tpusim.hardware import Chip, Device, Placement, Slice
 from tpusim.program import (
     AttentionWork,
     Barrier,
+    CachedAttentionWork,
+    CachedLinearWork,
     Call,
     Collective,
     CombinedWork,
     Compute,
     ConvolutionWork,
     EstimatedWork,
+    LinearAttentionWork,
     Loop,
     MatmulWork,
     Number,
@@ -76,6 +82,9 @@ _SECONDS_OF: Mapping[type, Callable[..., Number]] = {
     MatmulWork: step_matmul_seconds,
     ConvolutionWork: convolution_seconds,
     AttentionWork: attention_seconds,
+    CachedAttentionWork: cached_attention_seconds,
+    CachedLinearWork: cached_linear_seconds,
+    LinearAttentionWork: linear_attention_seconds,
     VectorWork: group_seconds,
     EstimatedWork: estimate_seconds,
 }

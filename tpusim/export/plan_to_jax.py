@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
+from tpusim.export.names import unsaid
 from tpusim.export.step_context import step_context
 from tpusim.export.step_source import ExportedStep, step_source
-from tpusim.graph import layer_count
+from tpusim.graph import LinearAttention, layer_count, walk
 from tpusim.hardware import Slice, check_mesh
 from tpusim.models import Architecture
 from tpusim.pipeline import CircularShape
@@ -36,6 +37,9 @@ def export_step(model: Architecture, plan: Plan, pod: Slice) -> ExportedStep:
     check_mesh(pod, plan.mesh)
     check_sayable(plan)
     graph = forward_graph(model, stage_plan(plan))
+    for op, _ in walk(graph.ops):
+        if isinstance(op, LinearAttention):
+            raise unsaid(op.name, "linear attention")
     if plan.active_schedule:
         chunks = plan.pipeline.virtual_stages
         CircularShape(plan.stages, plan.microbatches, chunks).check(chunks)

@@ -44,9 +44,9 @@ def stored_weights(
     weights: Iterable[StoredWeight], numerics: Numerics, sizes: Sizes
 ) -> tuple[Alloc, ...]:
     """Return the allocations of weights as they are stored between steps."""
-    item = DTYPE_BYTES[numerics.param]
     allocs = []
     for weight in weights:
+        item = DTYPE_BYTES[weight.dtype or numerics.param]
         stored = item * weight.copies * sizes.elements(weight.updated)
         padding = sizes.padding(weight.updated)
         allocs.append(Alloc(weight.name, stored, "weights", stored * padding))

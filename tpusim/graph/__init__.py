@@ -2,6 +2,22 @@
 
 from tpusim.graph.attention import Attention as Attention
 from tpusim.graph.backward import training_step as training_step
+from tpusim.graph.cached import NEXT_TOKEN as NEXT_TOKEN
+from tpusim.graph.cached import ROWS as ROWS
+from tpusim.graph.cached import CacheForm as CacheForm
+from tpusim.graph.cached import cached_pass as cached_pass
+from tpusim.graph.cached_attention import CACHED as CACHED
+from tpusim.graph.cached_attention import CONTEXT as CONTEXT
+from tpusim.graph.cached_attention import DECODES as DECODES
+from tpusim.graph.cached_attention import DRAFTED as DRAFTED
+from tpusim.graph.cached_attention import LATENT_HEADS as LATENT_HEADS
+from tpusim.graph.cached_attention import LOAD as LOAD
+from tpusim.graph.cached_attention import PREFILL_KEYS as PREFILL_KEYS
+from tpusim.graph.cached_attention import PREFILL_PAIRS as PREFILL_PAIRS
+from tpusim.graph.cached_attention import PREFILLS as PREFILLS
+from tpusim.graph.cached_attention import ROUTED as ROUTED
+from tpusim.graph.cached_attention import CachedAttention as CachedAttention
+from tpusim.graph.cached_attention import seen_keys_of as seen_keys_of
 from tpusim.graph.checked_pieces import Count as Count
 from tpusim.graph.checked_pieces import Features as Features
 from tpusim.graph.checked_pieces import Heads as Heads
@@ -37,6 +53,10 @@ from tpusim.graph.graph import walk as walk
 from tpusim.graph.layer_row import LayerRow as LayerRow
 from tpusim.graph.layer_row import layer_count as layer_count
 from tpusim.graph.layer_row import layer_row as layer_row
+from tpusim.graph.linear_attention import LinearAttention as LinearAttention
+from tpusim.graph.linear_states import PAST as PAST
+from tpusim.graph.linear_states import TAPS as TAPS
+from tpusim.graph.linear_states import with_linear_states as with_linear_states
 from tpusim.graph.matrices import Matrix as Matrix
 from tpusim.graph.matrices import layer_matrices as layer_matrices
 from tpusim.graph.model_parts import ModelPart as ModelPart

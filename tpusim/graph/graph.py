@@ -8,8 +8,10 @@ from tpusim.base.errors import ModelError
 from tpusim.base.phase import Phase
 from tpusim.base.plain_text import plain
 from tpusim.graph.attention import Attention
+from tpusim.graph.cached_attention import CachedAttention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution
+from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.state import StateUpdate
 from tpusim.graph.tensor import (
@@ -174,7 +176,7 @@ def _held(ops: tuple[Op, ...], role: TensorRole) -> Iterator[Parameter]:
 
 def executed_flops(op: Op, sizes: DimSizes) -> int:
     """Return the matrix FLOPs that an operation executes; vector work counts none, as in MFU."""
-    if isinstance(op, Einsum | Convolution | Attention):
+    if isinstance(op, Einsum | Convolution | Attention | CachedAttention | LinearAttention):
         return op.flops(sizes)
     return 0
 

@@ -10,9 +10,11 @@ from typing import TypeAlias
 
 from tpusim.base.phase import Phase
 from tpusim.graph.attention import Attention
+from tpusim.graph.cached_attention import CachedAttention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.convolution import Convolution, Pool
 from tpusim.graph.gather import Gather, Scatter
+from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.reshape import Reshape
 from tpusim.graph.state import StateUpdate
@@ -91,6 +93,8 @@ Op: TypeAlias = (
     | Gather
     | Scatter
     | Attention
+    | CachedAttention
+    | LinearAttention
     | TokenRouting
     | StateUpdate
     | Scan

@@ -15,6 +15,7 @@ from tpusim.base.value_checks import check_flag, check_names, check_words
 from tpusim.graph.attention import Attention
 from tpusim.graph.contractions import Einsum
 from tpusim.graph.function import COPY
+from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.ops import Op
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.tensor import Tensor, TensorRole
@@ -178,7 +179,7 @@ def _is_in_memory(op: Op, maker: Mapping[str, Op], kept: bool) -> bool:
     A copy of what an attention kernel made is not.
     """
     if isinstance(op, Pointwise) and op.function == COPY:
-        return kept and not isinstance(maker.get(op.inputs[0].name), Attention)
+        return kept and not isinstance(maker.get(op.inputs[0].name), Attention | LinearAttention)
     return kept
 
 

@@ -1,10 +1,13 @@
 """Work and FLOPs of partitioned operations, from local extents."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tpusim import graph, program
 from tpusim.base.phase import Phase
 from tpusim.graph import Op, Tensor, plain_dim, union_dims
+from tpusim.lowering.active_experts import active_groups
+from tpusim.lowering.cached_attention_work import cached_attention_work, cached_linear_work
 from tpusim.lowering.operand_dtypes import SCALE_FLOPS, is_quantised
 from tpusim.lowering.routing_work import routing_work, with_picked_bias
 from tpusim.partition import Buffer, CollectiveNode, ComputeNode, Sizes
@@ -40,9 +43,11 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             if not op.ragged:
                 return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue)
             ragged = "k" if "slot" not in op.output.dims else "m"
+            batch, m = active_groups(batch, m, sizes)
             tiles = _tiles(op, dims[1:], (batch, m, k, n), sizes)
             item = sizes.itemsize(op.lhs.dtype)
-            read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles)
+            other = sizes.itemsize(op.rhs.dtype)
+            read = grouped_bytes_read(batch, m, k, n, ragged, item, tiles, other)
             return program.MatmulWork(batch, m, k, n, dtype, read, written, epilogue, ragged, tiles)
         case graph.Convolution():
             return _convolution(op, split, sizes, read, written, epilogue)
@@ -50,6 +55,16 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
             return _pool(op, split, sizes, read, written)
         case graph.Attention():
             return _attention(op, split, sizes, read, written)
+        case graph.CachedAttention():
+            return cached_attention_work(op, split, sizes)
+        case graph.LinearAttention():
+            if graph.DECODES in sizes.dims and op.state is not None:
+                given = replace(op, state=None)
+                tensors = (given.inputs, given.outputs)
+                each = [sum(operand_bytes(t, split, sizes) for t in ts) for ts in tensors]
+                whole = _linear_attention(given, split, sizes, *each)
+                return cached_linear_work(op, split, sizes, _of_one_token(whole))
+            return _linear_attention(op, split, sizes, read, written)
         case graph.Gather() | graph.Scatter():
             rows = operand_bytes(
                 op.outputs[0] if isinstance(op, graph.Gather) else op.rows, split, sizes
@@ -90,7 +105,7 @@ def flops_of(compute: ComputeNode, sizes: Sizes) -> Flops:
     if not whole:
         return Flops()
     arranged = sizes.arranged(compute.arrangement)
-    padded_sizes = {dim: arranged.padded((dim,), split) for dim in _dims(op)}
+    padded_sizes = {**sizes.dims, **{d: arranged.padded((d,), split) for d in _dims(op)}}
     padded = graph.executed_flops(op, padded_sizes)  # type: ignore[arg-type]
     copies = sizes.group(idle_axes(compute, sizes))
     model = graph.model_flops(op, sizes.dims)
@@ -254,6 +269,38 @@ def _attention(
         fused=sizes.kernel.fused,
         library=sizes.kernel.library,
     )
+
+
+def _linear_attention(
+    op: graph.LinearAttention,
+    split: Mapping[str, Axes],
+    sizes: Sizes,
+    read: Number,
+    written: Number,
+) -> program.LinearAttentionWork:
+    """Return the work of a kernel of linear attention, which writes its state where it reads it."""
+    batch, q_len, heads, value_dim = (sizes.extent(d, split.get(d, ())) for d in op.value.dims)
+    decays = op.decay.dims if op.decay else ()
+    return program.LinearAttentionWork(
+        batch=batch,
+        heads=heads,
+        q_len=q_len,
+        key_dim=sizes.extent(op.key.dims[-1], ()),
+        value_dim=value_dim,
+        dtype=sizes.compute_dtype,
+        decay="channel" if op.key.dims[-1] in decays else "head" if decays else "",
+        delta=op.strength is not None,
+        backward=op.backward,
+        read_bytes=read,
+        write_bytes=written + (operand_bytes(op.state, split, sizes) if op.state else 0),
+    )
+
+
+def _of_one_token(work: program.LinearAttentionWork) -> program.LinearAttentionWork:
+    """Return the work of a kernel on one of its tokens."""
+    tokens = work.batch * work.q_len
+    read, written = work.read_bytes / tokens, work.write_bytes / tokens
+    return replace(work, batch=1, q_len=1, read_bytes=read, write_bytes=written)
 
 
 def _scatter_of_elements(

@@ -44,11 +44,14 @@ class GraphChoices:
     logits_dtype: dtype in which logits are written to HBM.
     routing: of tokens to experts; by a sort, without a capacity, where a plan does not say.
     loss: how the loss of a language model is computed.
+    cached: keys and values are in a cache, as in the step of a server: a window counts however few
+        tokens there are, and latent attention keeps the latent alone.
     """
 
     logits_dtype: str = COMPUTE
     routing: ExpertRouting = EVEN
     loss: LossForm = WHOLE_LOSS
+    cached: bool = False
 
     def __post_init__(self) -> None:
         check_types(self, "GraphChoices.")
@@ -167,6 +170,11 @@ class Architecture(metaclass=_ArchitectureClass):
             if key not in known:
                 raise ModelError(f"{cls.__name__} has no field {key!r}; {nearest(key, known)}")
         return cls(**{"name": name, **found, **changes})
+
+    @property
+    def served(self) -> Self:
+        """The model as a server runs it, without what only training has."""
+        return self
 
     @property
     def parameter_count(self) -> int:

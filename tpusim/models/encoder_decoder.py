@@ -86,6 +86,12 @@ class EncoderDecoder(Architecture):
                     f"attention.window is {self.attention.window}, but attention of "
                     "encoder-decoders sees all keys; write window = 0"
                 )
+            if self.attention.linear or self.attention.out_gate:
+                key = "linear" if self.attention.linear else "out_gate"
+                raise ModelError(
+                    f"attention.{key} is {getattr(self.attention, key)!r}, but encoder-decoders "
+                    "have plain attention; leave it out"
+                )
             if self.moe.dense_layers:
                 raise ModelError(
                     f"moe.dense_layers is {self.moe.dense_layers}, but the layers of "

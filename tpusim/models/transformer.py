@@ -10,7 +10,7 @@ from functools import partial
 from math import lcm
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
-from tpusim.base.errors import ModelError, blame
+from tpusim.base.errors import blame
 from tpusim.base.grouped_keys import GroupedFields, GroupedKeys
 from tpusim.graph import GraphWriter, Tensor
 from tpusim.models import pieces
@@ -20,10 +20,12 @@ from tpusim.models.layer_patterns import in_turn
 from tpusim.models.model_keys import MODEL_KEYS, Biases, Norms, TransformerKeys
 from tpusim.models.pieces import ACTIVATION_FLOPS, AttentionForm, Latent, MoE
 from tpusim.models.published_models import published_keys
-from tpusim.models.self_attention import SelfAttention
+from tpusim.models.self_attention import KIMI_DELTA, SelfAttention
+from tpusim.models.transformer_checks import check_transformer
 
-_GLOBAL, _WIDE = "global", "wide"
-"""Parts whose dimensions have other sizes: layers that see all keys, and those of a wide MLP."""
+_GLOBAL, _WIDE, _LINEAR = "global", "wide", "linear"
+"""Parts whose dimensions have other sizes: layers that see all keys, those of a wide MLP, and
+linear attention."""
 
 _MODEL_CHOICES = {"kind": ("decoder", "encoder"), "activation": tuple(ACTIVATION_FLOPS)}
 
@@ -114,7 +116,7 @@ class Transformer(GroupedFields, Architecture):
                 check_types(self)
                 self._derive()
                 check_values(self, _MODEL_CHOICES)
-                self._check()
+                check_transformer(self)
 
     @classmethod
     def published(cls, name: str, /, **changes: Any) -> Self:
@@ -135,66 +137,17 @@ class Transformer(GroupedFields, Architecture):
             latent = replace(self.latent, v_head_dim=self.head_dim)
             object.__setattr__(self, "latent", latent)
 
-    def _check(self) -> None:
-        for key in ("kv_heads", "global_kv_heads"):
-            shared = self.flat()[key]
-            if shared and self.heads % shared:
-                raise ModelError(
-                    f"{self.heads} heads cannot share {shared} K/V heads evenly; "
-                    f"write a {key} that divides {self.heads}"
-                )
-        if self.latent.kv_rank and any(self.attention.of_global_layers):
-            raise ModelError(
-                "with latent attention (kv_rank) all layers have the same heads; leave "
-                "global_head_dim, global_kv_heads and global_keys_as_values out"
-            )
-        try:
-            self.latent.check(self.heads, self.kv_heads, self.head_dim, self.attention)
-            self.norms.check(parallel=self.parallel, post_norms=self.post_norms)
-            self.biases.check(self.latent.kv_rank)
-        except ModelError as error:
-            raise ModelError(MODEL_KEYS.with_flat_keys(str(error))) from error
-        if self.dropout >= 1:
-            raise ModelError(
-                f"dropout is {self.dropout:g}, which leaves no element; write a share below 1, "
-                "such as 0.1"
-            )
-        self._check_fused()
-        self.moe.check_layers(self.layers)
-        self._check_wide()
-
-    def _check_fused(self) -> None:
-        """Raise ModelError if one matrix cannot make queries, keys and values of all layers."""
-        if not self.attention.fused_qkv:
-            return
-        if self.latent.kv_rank:
-            raise ModelError(
-                f"fused_qkv makes keys and values of the tokens, but with kv_rank = "
-                f"{self.latent.kv_rank} they are made of latents; write fused_qkv = false"
-            )
-
-    def _check_wide(self) -> None:
-        """Raise ModelError for wide layers without a width, and for more than there are."""
-        if bool(self.wide_layers) != bool(self.wide_mlp):
-            raise ModelError(
-                f"wide_layers is {self.wide_layers} and wide_mlp {self.wide_mlp}; write both, or "
-                "neither"
-            )
-        if self.wide_layers and self.moe.experts:
-            raise ModelError(
-                f"wide_layers is {self.wide_layers}, but layers of experts have no wide MLP; write "
-                "wide_layers = 0 and wide_mlp = 0"
-            )
-        if self.wide_layers > self.layers:
-            raise ModelError(
-                f"wide_layers is {self.wide_layers}, but the model has {self.layers} layers; write "
-                f"{self.layers} or less"
-            )
-
     @property
     def causal(self) -> bool:
         """True if a query sees only the keys before it, as a decoder's does."""
         return self.kind == "decoder"
+
+    @property
+    def served(self) -> Self:
+        """The model as a server runs it: with a fused kernel, and without dropout."""
+        fused = self.attention.kernel != "dot"
+        attention = self.attention if fused else replace(self.attention, kernel="flash")
+        return replace(self, dropout=0.0, attention=attention)
 
     @property
     def period(self) -> int:
@@ -265,6 +218,17 @@ class Transformer(GroupedFields, Architecture):
         own = self.attention
         given = {"head_dim": own.global_head_dim, "kv_heads": own.global_kv_heads}
         w.sized(_GLOBAL).size(**{key: size for key, size in given.items() if size})
+        if self.wide_values:
+            w.size(v_head_dim=self.latent.v_head_dim)
+        if own.linear:
+            heads, width = own.linear_heads or self.heads, own.linear_head_dim or self.head_dim
+            w.sized(_LINEAR).size(
+                heads=heads,
+                kv_heads=own.linear_key_heads or heads,
+                head_dim=width,
+                v_head_dim=own.linear_value_dim or width,
+                **({"gate_rank": width} if own.linear == KIMI_DELTA else {}),
+            )
 
     def _runs(self) -> Iterator[tuple[str, int, range]]:
         """Yield the name, iterations and first iteration's layers of each scan over layers.
@@ -283,10 +247,19 @@ class Transformer(GroupedFields, Architecture):
             last = range(end - left, end)
             if patterns:
                 yield f"{prefix}layer", patterns, range(start, start + period)
-            if len({(self.attention.window_of(i), self.moe.has_experts(i)) for i in last}) == 1:
+            if len({(self._kind_of(i), self.moe.has_experts(i)) for i in last}) == 1:
                 yield f"{prefix}last_layer", left, last[:1]
             elif left:
                 yield f"{prefix}last_layer", 1, last
+
+    def _kind_of(self, layer: int) -> tuple[int, str]:
+        """Return the window and the linear attention of a layer."""
+        return self.attention.kind_of(layer, self.layers)
+
+    @property
+    def wide_values(self) -> bool:
+        """True if values have a width of their own, and are not made of latents."""
+        return self.latent.v_head_dim > 0 and not self.latent.kv_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +325,14 @@ class _Pattern:
 
     def _attention(self, w: GraphWriter, x: Tensor, layer: int) -> Tensor:
         own, latent = self.model.attention, self.model.latent
-        window = own.window_of(layer)
+        window, linear = own.kind_of(layer, self.model.layers)
+        if linear:
+            return pieces.linear_attention(w.sized(_LINEAR), x, linear, taps=own.linear_conv)
+        whole = own.is_global(layer, self.model.layers)
         form = AttentionForm(
             causal=self.model.causal,
             fused=own.kernel == "flash",
-            window=window if window < w.extent("seq") else 0,
+            window=window if self.choices.cached or window < w.extent("seq") else 0,
             rotary=own.rotary,
             qk_norm=own.qk_norm,
             qk_norm_heads=own.qk_norm_heads,
@@ -366,11 +342,17 @@ class _Pattern:
             fused_qkv=own.fused_qkv,
             softmax_dtype=own.softmax_dtype,
             dropout=self.model.dropout > 0,
-            keys_as_values=own.is_global(layer) and own.global_keys_as_values,
+            keys_as_values=whole and own.global_keys_as_values,
+            values="v_head_dim" if self.model.wide_values else "head_dim",
+            out_gate=own.out_gate,
         )
         if not latent.kv_rank:
-            return pieces.attention(w.sized(_GLOBAL) if own.is_global(layer) else w, x, form)
-        q, k, v = pieces.latent_projections(w, x, low_rank_queries=latent.q_rank > 0)
+            return pieces.attention(w.sized(_GLOBAL) if whole else w, x, form)
+        narrow = latent.q_rank > 0
+        if self.choices.cached:
+            given = {"head_dim": self.model.head_dim, "low_rank_queries": narrow, "out": "out"}
+            return pieces.absorbed_attention(w, x, form, **given)
+        q, k, v = pieces.latent_projections(w, x, low_rank_queries=narrow)
         return pieces.attend(w, q, k, v, form, x.dims[-1], "out")
 
     def _terms(self, w: GraphWriter, x: Tensor, layer: int) -> tuple[Tensor, ...]:

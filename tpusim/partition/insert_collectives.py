@@ -11,11 +11,14 @@ from itertools import accumulate, pairwise
 
 from tpusim.base.phase import Phase
 from tpusim.graph import (
+    COMPUTE,
     Attention,
+    CachedAttention,
     Convolution,
     Einsum,
     Gather,
     Graph,
+    LinearAttention,
     Op,
     Pointwise,
     Pool,
@@ -121,6 +124,7 @@ def emit(
                 LocalShape(p.tensor.dims, updates[p.tensor.name])
                 if p.tensor.name in updates
                 else None,
+                "" if p.tensor.dtype == COMPUTE else p.tensor.dtype,
             )
             for p in graph.parameters
         ),
@@ -157,6 +161,11 @@ def _operation(builder: BodyBuilder, op: Op) -> None:
             _pointwise(builder, op)
         case Attention():
             _attention(builder, op)
+        case CachedAttention():
+            _cached_attention(builder, op)
+        case LinearAttention():
+            value = builder.reduced(op.value)
+            _divided(builder, op, divide.linear_attention(op, value.layout))
         case Reshape():
             _reshape(builder, op)
         case Gather():
@@ -241,6 +250,11 @@ def _attention(builder: BodyBuilder, op: Attention) -> None:
     _divided(builder, op, divide.attention(op, query.layout, key.layout))
 
 
+def _cached_attention(builder: BodyBuilder, op: CachedAttention) -> None:
+    query, key = builder.reduced(op.query), builder.reduced(op.key)
+    _divided(builder, op, divide.cached_attention(op, query.layout, key.layout))
+
+
 def _route(builder: BodyBuilder, op: TokenRouting) -> None:
     tokens, gates = builder.reduced(op.tokens), builder.reduced(op.gates)
     _divided(builder, op, divide.route(op, tokens.layout, gates.layout))
@@ -266,6 +280,8 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
     elif name not in builder.weights:
         used = {axis for axes in ids.values() for axis in axes}
         kept = {dim: tuple(a for a in layout[dim] if a not in used) for dim in columns}
+    elif isinstance(op, Gather):
+        kept = _columns_in_place(op.output, builder.layout_of(op.output), ids, layout, columns)
     parts = {dim: kept.get(dim, ()) for dim in columns}
     taken = {axis for axes in parts.values() for axis in axes}
     split = {dim: tuple(a for a in axes if a not in taken) for dim, axes in ids.items()} | parts
@@ -276,6 +292,19 @@ def _lookup(builder: BodyBuilder, op: Gather | Scatter, table: Tensor) -> None:
         builder.settle_results(builder.compute(op, split, reads))
     else:
         _divided(builder, op, split)
+
+
+def _columns_in_place(
+    rows: Tensor, wanted: Layout, ids: Split, table: Split, columns: Sequence[str]
+) -> Split:
+    """Return the axes of a table's columns that no example is divided over and the rows keep."""
+    used = {axis for axes in ids.values() for axis in axes}
+    wants = dict(zip(rows.dims, wanted, strict=True))
+    return {
+        dim: table[dim]
+        for dim in columns
+        if table[dim] and set(table[dim]) <= set(wants[dim]) and used.isdisjoint(table[dim])
+    }
 
 
 def _statistics(builder: BodyBuilder, op: Pointwise, split: Split, reads: str) -> str:

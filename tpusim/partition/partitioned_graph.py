@@ -177,6 +177,7 @@ class StoredWeight:
     unreduced: its gradient where microbatches leave terms of it; None where each reduces it.
     trained: it has a gradient; a frozen one has no state of the optimizer and no update.
     update: its local shape between steps, where it is updated in smaller parts than the step reads.
+    dtype: in which it is stored and read, where the graph says so; else that of all weights.
     """
 
     name: str
@@ -186,6 +187,7 @@ class StoredWeight:
     unreduced: UnreducedGradient | None = None
     trained: bool = True
     update: LocalShape | None = None
+    dtype: str = ""
 
     @property
     def updated(self) -> LocalShape:

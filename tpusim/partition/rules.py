@@ -82,6 +82,7 @@ class ShardingRules:
     exchanged: axes that shard the sequence outside of attention kernels, and heads within them.
     kernels: names of the tensors of those kernels.
     style: of the programs whose rules they are.
+    fixed: tensors with layouts that no rule gives, by name.
     """
 
     table: tuple[tuple[str, Axes], ...]
@@ -89,9 +90,12 @@ class ShardingRules:
     exchanged: Axes = ()
     kernels: frozenset[str] = frozenset()
     style: Style = "plain"
+    fixed: tuple[tuple[str, Layout], ...] = ()
 
     def layout(self, tensor: Tensor) -> Layout:
         """Return the layout that the rules give a tensor."""
+        if (own := dict(self.fixed).get(tensor.name)) is not None:
+            return own
         table = dict(self.table)
         taken: set[str] = set()
         layout = []

@@ -6,7 +6,15 @@ sharded alike, keep the axes that the result wants, and move as little as possib
 
 from collections.abc import Sequence
 
-from tpusim.graph import Attention, Tensor, TokenRouting, is_sequence, plain_dim
+from tpusim.graph import (
+    Attention,
+    CachedAttention,
+    LinearAttention,
+    Tensor,
+    TokenRouting,
+    is_sequence,
+    plain_dim,
+)
 from tpusim.partition.layout import Layout
 from tpusim.plan import Axes
 
@@ -103,6 +111,31 @@ def attention(op: Attention, query: Layout, key: Layout) -> Split:
     split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
     split[op.key.dims[1]] = ()
     return split
+
+
+def cached_attention(op: CachedAttention, query: Layout, key: Layout) -> Split:
+    """Return the division of a kernel over a cache: tokens and heads as the queries.
+
+    The cache holds the keys of a device's own sequences, so it is divided as the tokens are.
+    """
+    split = dict(zip(op.query.dims, query, strict=True))
+    heads = op.query.dims[2]
+    for dim, axes in zip(op.key.dims[2:], key[2:], strict=True):
+        if dim not in split:
+            split[dim] = axes if axes == split.get(heads, ())[: len(axes)] else ()
+    split[op.cached_key.dims[0]] = (*split[op.query.dims[0]], *split[op.query.dims[1]])
+    split[op.query.dims[-1]] = split[op.value.dims[-1]] = ()
+    return split
+
+
+def linear_attention(op: LinearAttention, value: Layout) -> Split:
+    """Return the division of a kernel of a recurrence: sequences and heads, those of keys alike.
+
+    The sequence is whole on each device, as each token's state needs those of all before.
+    """
+    batch, sequence, heads, width = op.value.dims
+    split = {batch: value[0], sequence: (), heads: value[2], width: ()}
+    return dict.fromkeys((op.query.dims[2], op.key.dims[2]), value[2]) | split
 
 
 def route(op: TokenRouting, tokens: Layout, gates: Layout) -> Split:

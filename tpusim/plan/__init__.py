@@ -38,6 +38,8 @@ from tpusim.plan.pipeline import STAGE_AXES as STAGE_AXES
 from tpusim.plan.pipeline import Pipeline as Pipeline
 from tpusim.plan.pipeline_schedules import make_schedule as make_schedule
 from tpusim.plan.plan import Plan as Plan
+from tpusim.plan.serving_plan import SERVING_AXES as SERVING_AXES
+from tpusim.plan.serving_plan import ServingPlan as ServingPlan
 from tpusim.plan.sharding import Sharding as Sharding
 from tpusim.plan.stages import edge_plan as edge_plan
 from tpusim.plan.stages import inner_plan as inner_plan

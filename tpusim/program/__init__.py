@@ -62,12 +62,17 @@ from tpusim.program.tokamax_tiles import Pass as Pass
 from tpusim.program.tokamax_tiles import tokamax_tiles as tokamax_tiles
 from tpusim.program.work import ATTENTION_BLOCK as ATTENTION_BLOCK
 from tpusim.program.work import FLASH as FLASH
+from tpusim.program.work import LINEAR_CHUNK as LINEAR_CHUNK
 from tpusim.program.work import SPLASH as SPLASH
 from tpusim.program.work import TOKAMAX as TOKAMAX
+from tpusim.program.work import AttentionLoad as AttentionLoad
 from tpusim.program.work import AttentionWork as AttentionWork
+from tpusim.program.work import CachedAttentionWork as CachedAttentionWork
+from tpusim.program.work import CachedLinearWork as CachedLinearWork
 from tpusim.program.work import CombinedWork as CombinedWork
 from tpusim.program.work import ConvolutionWork as ConvolutionWork
 from tpusim.program.work import EstimatedWork as EstimatedWork
+from tpusim.program.work import LinearAttentionWork as LinearAttentionWork
 from tpusim.program.work import MatmulWork as MatmulWork
 from tpusim.program.work import VectorWork as VectorWork
 from tpusim.program.work import Work as Work

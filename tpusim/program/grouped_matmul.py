@@ -77,10 +77,13 @@ def grouped_bytes_read(
     ragged: str,
     item: float,
     tiles: tuple[Number, ...] = (),
+    matrix_item: float = 0.0,
 ) -> Number:
     """Return the operand bytes that pass from HBM, each as often as its tiles are read.
 
+    item: bytes of an element.
     tiles: of m, k and n; empty for the defaults.
+    matrix_item: bytes of an element of the groups' matrices, if it is another.
 
     `gmm` reads the rows for each tile of columns, and a group's matrix for each tile of rows:
     `item (rows k tiles(n) + tiles(rows) k n)`; `tgmm` reads both operands' rows for each tile of
@@ -92,7 +95,8 @@ def grouped_bytes_read(
     if ragged == "m":
         again = smallest(_count(k, k_tile) - 1, 1)
         times = 1 + again * (_visits(batch, m, m_tile) / batch - 1)
-        return item * k * batch * (m * _count(n, n_tile) + times * n)
+        matrix = times * n * ((matrix_item or item) / item)
+        return item * k * batch * (m * _count(n, n_tile) + matrix)
     return item * batch * k * (m * _count(n, n_tile) + n * _count(m, m_tile))
 
 

@@ -26,9 +26,12 @@ from tpusim.program.ops import (
 )
 from tpusim.program.work import (
     AttentionWork,
+    CachedAttentionWork,
+    CachedLinearWork,
     CombinedWork,
     ConvolutionWork,
     EstimatedWork,
+    LinearAttentionWork,
     MatmulWork,
     VectorWork,
     Work,
@@ -138,6 +141,19 @@ def _work(work: Work) -> str:
             return (
                 f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, "
                 f"{_count(work.q_len)} x {_count(work.kv_len)} x {_count(work.head_dim)}{values}"
+            )
+        case CachedAttentionWork():
+            return (
+                f"attention of {_count(work.local.decodes)} decoding and "
+                f"{_count(work.local.prefills)} prompt tokens x {_count(work.heads)} heads"
+            )
+        case CachedLinearWork():
+            return f"linear attention of {_count(work.tokens)} tokens"
+        case LinearAttentionWork():
+            kind = "linear attention backward" if work.backward else "linear attention"
+            return (
+                f"{kind} {_count(work.batch)} x {_count(work.heads)} heads, {_count(work.q_len)} x "
+                f"{_count(work.key_dim)} x {_count(work.value_dim)}"
             )
         case VectorWork():
             moved = work.read_bytes + work.write_bytes

@@ -7,7 +7,7 @@ HBM and the core, on one device; dimensions are local ones, after partitioning.
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -145,6 +145,148 @@ class AttentionWork:
         return self.value_dim if np.any(self.value_dim) else self.head_dim
 
 
+class AttentionLoad(NamedTuple):
+    """The tokens and keys of a step of a server, on one device or over all of them.
+
+    decodes: tokens of sequences that decode.
+    context: keys that these sequences see, summed over the sequences.
+    prefills: tokens of prompts.
+    prefill_keys: keys of their sequences, summed over the sequences.
+    prefill_pairs: pairs of such a token and a key that it sees.
+    """
+
+    decodes: Number
+    context: Number
+    prefills: Number
+    prefill_keys: Number
+    prefill_pairs: Number
+
+
+@dataclass(frozen=True, slots=True)
+class CachedAttentionWork:
+    """A kernel of attention over pages of a cache, on one device.
+
+    heads, kv_heads: of the device.
+    head_dim, value_dim: width of queries and keys, and of values.
+    ranks: devices among which the sequences are divided evenly.
+    load: of all of them.
+    drafted: tokens of a sequence that decodes, 1 without speculation.
+    window: keys that a query sees; 0 for all.
+    dtype: of the matmuls.
+    key_bytes, query_bytes, output_bytes: of a cached key with its value, and of the queries and the
+        result of a token, all heads of the device together.
+    block: queries and keys that a step of the kernel visits at once, of prompts.
+    operations: that compute it, 1 for a kernel.
+    page_seconds: to start the copies of pages, per key.
+    """
+
+    heads: Number
+    kv_heads: Number
+    head_dim: Number
+    value_dim: Number
+    ranks: Number
+    load: AttentionLoad
+    drafted: int
+    window: int
+    dtype: str
+    key_bytes: Number
+    query_bytes: Number
+    output_bytes: Number
+    block: tuple[int, int]
+    operations: int = 1
+    page_seconds: float = 0.0
+
+    @property
+    def local(self) -> AttentionLoad:
+        """The load of the device, of which a window leaves the keys that are seen."""
+        decodes, context, prefills, keys, pairs = (each / self.ranks for each in self.load)
+        if self.window:
+            context = smallest(context, self.window * decodes / self.drafted)
+            keys = smallest(keys, prefills + self.window)
+            pairs = smallest(pairs, self.window * prefills)
+        return AttentionLoad(decodes, context, prefills, keys, pairs)
+
+    @property
+    def read_bytes(self) -> Number:
+        """Bytes of the keys and values that are seen, and of the queries."""
+        local = self.local
+        tokens = local.decodes + local.prefills
+        return (local.context + local.prefill_keys) * self.key_bytes + tokens * self.query_bytes
+
+    @property
+    def write_bytes(self) -> Number:
+        """Bytes of the result, and of the keys and values that enter the cache."""
+        local = self.local
+        return (local.decodes + local.prefills) * (self.key_bytes + self.output_bytes)
+
+
+LINEAR_CHUNK = 64
+"""Tokens of a chunk of linear attention: the default of SGLang-JAX's kernels of Gated DeltaNet
+(kernels/gdn/gated_delta.py), Kimi Delta Attention (kernels/kda/kda.py) and Lightning Attention
+(layers/attention/linear/lightning_backend.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionWork:
+    """A fused kernel of linear attention over `batch` sequences and `heads` heads of the device.
+
+    key_dim: width of queries and keys.
+    value_dim: width of the values.
+    decay: who has a decay that follows from the token: each `head`, each `channel` of the keys, or
+        "" for constants.
+    delta: the delta rule replaces what the state has for a key.
+    write_bytes: with those of a state that is written in place.
+    """
+
+    batch: Number
+    heads: Number
+    q_len: Number
+    key_dim: Number
+    value_dim: Number
+    dtype: str
+    decay: Literal["", "head", "channel"]
+    delta: bool
+    backward: bool
+    read_bytes: Number
+    write_bytes: Number
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLinearWork:
+    """A kernel of linear attention of a server's step, on one device.
+
+    token: the kernel on one token of one sequence, its state not counted.
+    state_bytes: of the states of a sequence, which a step reads and writes.
+    ranks, load, drafted: see `CachedAttentionWork`.
+    """
+
+    token: LinearAttentionWork
+    state_bytes: Number
+    ranks: Number
+    load: AttentionLoad
+    drafted: int
+
+    @property
+    def sequences(self) -> Number:
+        """Sequences of the device that decode, and one of prompts if there is any."""
+        return self.load.decodes / self.drafted / self.ranks + (1 if self.load.prefills else 0)
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens of the device."""
+        return (self.load.decodes + self.load.prefills) / self.ranks
+
+    @property
+    def read_bytes(self) -> Number:
+        """Bytes of the states and of the operands of all tokens."""
+        return self.sequences * self.state_bytes + self.tokens * self.token.read_bytes
+
+    @property
+    def write_bytes(self) -> Number:
+        """Bytes of the states and of the results of all tokens."""
+        return self.sequences * self.state_bytes + self.tokens * self.token.write_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class VectorWork:
     """An element-wise, normalisation, reduction, lookup or copy group on the vector unit.
@@ -200,7 +342,15 @@ class CombinedWork:
 
 
 Work: TypeAlias = (
-    MatmulWork | ConvolutionWork | AttentionWork | VectorWork | EstimatedWork | CombinedWork
+    MatmulWork
+    | ConvolutionWork
+    | AttentionWork
+    | CachedAttentionWork
+    | CachedLinearWork
+    | LinearAttentionWork
+    | VectorWork
+    | EstimatedWork
+    | CombinedWork
 )
 
 
@@ -208,6 +358,8 @@ def kind_of(work: Work) -> str:
     """Return the kind of work for a breakdown; of several matmuls, that of the first."""
     if isinstance(work, EstimatedWork):
         return work.kind
+    if isinstance(work, CachedAttentionWork | CachedLinearWork | LinearAttentionWork):
+        return "attention"
     first = work.parts[0] if isinstance(work, CombinedWork) else work
     return type(first).__name__.removesuffix("Work").lower()
 

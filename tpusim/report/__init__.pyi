@@ -18,10 +18,17 @@ from .figures.pipeline import pipeline_data as pipeline_data
 from .figures.pipeline import plot_pipeline as plot_pipeline
 from .figures.registry import ReportFigure as ReportFigure
 from .figures.registry import register_figure as register_figure
+from .figures.registry import register_serving_figure as register_serving_figure
 from .figures.roofline import plot_roofline as plot_roofline
 from .figures.roofline import roofline_data as roofline_data
 from .figures.scaling import plot_scaling as plot_scaling
 from .figures.scaling import scaling_data as scaling_data
+from .figures.serving_load import load_data as load_data
+from .figures.serving_load import plot_load as plot_load
+from .figures.serving_requests import plot_requests as plot_requests
+from .figures.serving_requests import requests_data as requests_data
+from .figures.serving_time import plot_server as plot_server
+from .figures.serving_time import server_data as server_data
 from .figures.sweep_heatmap import mesh_heatmap_data as mesh_heatmap_data
 from .figures.sweep_heatmap import plot_mesh_heatmap as plot_mesh_heatmap
 from .figures.sweep_ranking import plot_ranking as plot_ranking
@@ -41,4 +48,6 @@ from .report_files import check_folder as check_folder
 from .report_files import perfect_compiler as perfect_compiler
 from .report_files import write_report as write_report
 from .result_json import document as document
+from .serving_files import write_serving as write_serving
+from .serving_trace import serving_trace as serving_trace
 from .step_trace import trace as trace

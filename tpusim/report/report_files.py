@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TypeGuard
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
@@ -73,9 +74,10 @@ def perfect_compiler(result: Result) -> PlanResult | None:
 
     A perfect compiler could also do what today's does, so it is never slower: `ideal` is where it
     spreads a collective over links that others need at the same time.
-    None if the plan has that lowering, or one of its own, and for a compiled program.
+    None if the plan has that lowering, or one of its own, for a compiled program, and for a step
+    that does not train.
     """
-    if not isinstance(result, PlanResult) or result.plan.compiler.lowering != "xla":
+    if not _trains(result) or result.plan.compiler.lowering != "xla":
         return None
     return min(result, _with(result, lowering="ideal"), key=lambda each: each.step_time_s)
 
@@ -85,7 +87,7 @@ def as_maxtext(result: Result) -> PlanResult | None:
 
     None where the plan is no plain JAX program of a language model, or MaxText's rules refuse it.
     """
-    if not isinstance(result, PlanResult) or not result.model.measured:
+    if not _trains(result) or not result.model.measured:
         return None
     if "style" not in dict(result.defaults()):
         return None
@@ -93,6 +95,11 @@ def as_maxtext(result: Result) -> PlanResult | None:
         return _with(result, style="maxtext")
     except PlanError:
         return None
+
+
+def _trains(result: Result) -> TypeGuard[PlanResult]:
+    """Return True for a training step of a plan."""
+    return isinstance(result, PlanResult) and result.verdicts.trained
 
 
 def _with(result: PlanResult, **keys: str) -> PlanResult:

@@ -11,8 +11,6 @@ A stage of a pipeline is a process; stages that run one program share one. The t
 next stage that uses its output.
 """
 
-import gzip
-import json
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Literal, TypeAlias
@@ -20,29 +18,19 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tpusim.base.errors import TpusimError, nearest
-from tpusim.base.plain_text import plain, visible
+from tpusim.base.plain_text import plain
 from tpusim.base.units import format_seconds
 from tpusim.costs import CORE, ON_HOST
 from tpusim.engine import Timeline
 from tpusim.program import Collective, Compute, Program, Schedule, Transfer, walk_ops
+from tpusim.report.chrome_events import Event, complete, metadata, microseconds, named, packed
 from tpusim.report.figures.utilisation import resource_name
 from tpusim.report.link_traffic import link_series
 from tpusim.report.track_slices import TrackSlice, core_slices, memory_levels, stream_tracks
 from tpusim.results import PICO, Result, StageSlot, StageUse, operation_of, pipelined
 from tpusim.results.stage_uses import stage_uses
 
-Event: TypeAlias = dict[str, Any]
 Expand: TypeAlias = Literal["ends", "all"]
-
-MICROSECOND = 10**6
-"""Picoseconds per microsecond."""
-
-TICKS = 2**23
-"""Parts of a microsecond to which times are rounded, an eighth of a picosecond each. Sums of such
-numbers are exact in steps of up to 1000 s, so neighbours never overlap by a rounding error."""
-
-GZIP_LEVEL = 6
-"""The compression level: the highest takes three times as long for 7 % less."""
 
 COUNTER_COLUMNS = 480
 """Parts of the step in which the counters of links are given."""
@@ -84,29 +72,28 @@ def trace(result: Result, expand: Expand = "ends") -> dict[str, Any]:
 
 def trace_bytes(result: Result, expand: Expand = "ends") -> bytes:
     """Return the content of `trace.json.gz`: the same result gives the same bytes."""
-    written = json.dumps(trace(result, expand), separators=(",", ":"), ensure_ascii=False)
-    return gzip.compress(written.encode(), GZIP_LEVEL, mtime=0)
+    return packed(trace(result, expand))
 
 
 def _lane(result: Result, lane: int, every: bool) -> Iterator[Event]:
     """Yield process, threads and counter of one lane."""
     stage = f" stage {lane}" if len(result.programs) > 1 else ""
     stage += f" {result.timeline.lanes[lane][0]}" if result.timeline.devices else ""
-    yield _metadata("process_name", lane, name=f"/device:TPU:{lane}{stage}")
-    yield _metadata("process_sort_index", lane, sort_index=lane)
+    yield metadata("process_name", lane, name=f"/device:TPU:{lane}{stage}")
+    yield metadata("process_sort_index", lane, sort_index=lane)
     about = dict(_about(result.program_of(lane)))
     for thread, (name, slices) in enumerate(
         _threads(result.timeline, lane, every).items(), STEPS_THREAD + 1
     ):
-        yield from _named(lane, thread, name)
+        yield from named(lane, thread, name)
         yield from (_slice_event(lane, thread, each, about) for each in slices)
     _, end = result.timeline.lanes[lane]
-    yield from _named(lane, STEPS_THREAD, "Steps")
+    yield from named(lane, STEPS_THREAD, "Steps")
     mfu = {} if result.mfu is None else {"mfu": result.mfu}
     numbers = {"step_time_s": result.step_time_s, **mfu, "hfu": result.hfu}
-    yield _complete(lane, STEPS_THREAD, result.name, (0, end), numbers)
+    yield complete(lane, STEPS_THREAD, result.name, (0, end), numbers)
     for time, level in memory_levels(result, lane, every=every):
-        at = {"pid": lane, "tid": STEPS_THREAD, "ts": _microseconds(time)}
+        at = {"pid": lane, "tid": STEPS_THREAD, "ts": microseconds(time)}
         yield {"ph": "C", "name": "HBM", **at, "args": {"bytes": level}}
 
 
@@ -121,7 +108,7 @@ def _busy_counters(result: Result) -> Iterator[Event]:
             edges[:-1], (round(float(value), 4) for value in shares), strict=True
         ):
             if share != before:
-                at = {"pid": result.lane, "tid": STEPS_THREAD, "ts": _microseconds(float(start))}
+                at = {"pid": result.lane, "tid": STEPS_THREAD, "ts": microseconds(float(start))}
                 yield {
                     "ph": "C",
                     "name": f"busy {resource_name(link)}",
@@ -142,7 +129,7 @@ def _hidden_slots(timeline: Timeline, use: StageUse) -> Iterator[Event]:
             if span[0] < span[1]:
                 about = {"microbatch": timed.slot.microbatch, "chunk": timed.slot.chunk}
                 name = f"{timed.slot}, with operations like the first's"
-                yield _complete(use.stage, OPS_THREAD, name, span, about)
+                yield complete(use.stage, OPS_THREAD, name, span, about)
 
 
 def _stages(result: Result, uses: Sequence[StageUse]) -> Iterator[Event]:
@@ -160,11 +147,11 @@ def _stages(result: Result, uses: Sequence[StageUse]) -> Iterator[Event]:
     number = count(1)
     for use, place in zip(uses, places, strict=True):
         name = "Microbatches" if several else f"Microbatches of stage {use.stage}"
-        yield _metadata("thread_name", *place, name=name)
-        yield _metadata("thread_sort_index", *place, sort_index=-1)
+        yield metadata("thread_name", *place, name=name)
+        yield metadata("thread_sort_index", *place, sort_index=-1)
         for timed in use.slots:
             about = {"microbatch": timed.slot.microbatch, "chunk": timed.slot.chunk}
-            yield _complete(*place, str(timed.slot), (timed.start_ps, timed.end_ps), about)
+            yield complete(*place, str(timed.slot), (timed.start_ps, timed.end_ps), about)
             for stage, operand in order.operands(use.stage, timed.slot):
                 if stage != use.stage:
                     source = (places[stage], at[stage, operand])
@@ -181,7 +168,7 @@ def _arrow(
 ) -> Iterator[Event]:
     """Yield the flow events from a slot to another, in their middles as rounding moves edges."""
     for kind, (place, timed) in (("s", source), ("f", target)):
-        middle = _microseconds((timed.start_ps + timed.end_ps) // 2)
+        middle = microseconds((timed.start_ps + timed.end_ps) // 2)
         at = {"pid": place[0], "tid": place[1], "ts": middle}
         enclosing = {"bp": "e"} if kind == "f" else {}
         yield {"ph": kind, "name": name, "cat": "pipeline", "id": number, **at, **enclosing}
@@ -198,35 +185,12 @@ def _threads(timeline: Timeline, lane: int, every: bool) -> dict[str, list[Track
     return threads
 
 
-def _named(lane: int, thread: int, name: str) -> Iterator[Event]:
-    """Yield the events that name a thread and fix its position."""
-    yield _metadata("thread_name", lane, thread, name=name)
-    yield _metadata("thread_sort_index", lane, thread, sort_index=thread)
-
-
-def _metadata(what: str, lane: int, thread: int = STEPS_THREAD, **args: str | int) -> Event:
-    return {"ph": "M", "name": what, "pid": lane, "tid": thread, "args": args}
-
-
-def _complete(
-    lane: int, thread: int, name: str, span_ps: tuple[int, int], args: dict[str, Any]
-) -> Event:
-    start, end = map(_microseconds, span_ps)
-    when = {"ts": start, "dur": end - start}
-    return {"ph": "X", "name": visible(name), "pid": lane, "tid": thread, **when, "args": args}
-
-
-def _microseconds(picoseconds: float) -> float:
-    """Return a time in microseconds, rounded to a whole number of `TICKS`."""
-    return round(picoseconds * TICKS / MICROSECOND) / TICKS
-
-
 def _slice_event(lane: int, thread: int, each: TrackSlice, about: dict[str, Event]) -> Event:
     span, record = (each.start_ps, each.end_ps), each.record
     if record is None:
         took = format_seconds((span[1] - span[0]) * PICO)
         name = f"{each.trips:,} more iterations like the first, {took}"
-        return _complete(lane, thread, name, span, {"trips": each.trips})
+        return complete(lane, thread, name, span, {"trips": each.trips})
     waits = thread == OPS_THREAD and record.stream != CORE
     args = {
         "phase": str(record.phase),
@@ -234,7 +198,7 @@ def _slice_event(lane: int, thread: int, each: TrackSlice, about: dict[str, Even
         "repeats": record.count,
         **about.get(operation_of(record), {}),
     }
-    return _complete(lane, thread, f"wait for {record.name}" if waits else record.name, span, args)
+    return complete(lane, thread, f"wait for {record.name}" if waits else record.name, span, args)
 
 
 def _about(program: Program) -> Iterator[tuple[str, Event]]:

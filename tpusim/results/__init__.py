@@ -35,6 +35,7 @@ from tpusim.results.result import breakdown_ps as breakdown_ps
 from tpusim.results.result import core_ps as core_ps
 from tpusim.results.result import link_shares as link_shares
 from tpusim.results.result import with_sorted_axes as with_sorted_axes
+from tpusim.results.served_step import ServedStep as ServedStep
 from tpusim.results.stage_uses import PAUSES as PAUSES
 from tpusim.results.stage_uses import StageSlot as StageSlot
 from tpusim.results.stage_uses import StageUse as StageUse

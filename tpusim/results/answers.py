@@ -33,7 +33,7 @@ def answers(r: Result) -> Iterator[str]:
         if reason.because not in warned:
             yield from item(str(reason))
     yield from _warnings(r)
-    if r.fits:
+    if r.fits and r.adviser_command:
         yield from entry("best change", _best_change(r))
     if (cost := r.unit_cost) is not None:
         yield from entry("cost", str(cost))

@@ -6,14 +6,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from tpusim.base.close_names import close_names
-from tpusim.base.errors import FileError, HardwareError, ModelError, PlanError, TpusimError, nearest
+from tpusim.base.errors import (
+    FileError,
+    HardwareError,
+    ModelError,
+    PlanError,
+    TpusimError,
+    TrafficError,
+    nearest,
+)
 from tpusim.base.foreign_names import foreign_advice, our_name
 from tpusim.base.shown_value import cut, shown
-from tpusim.runfile.schema import FIELDS, SECTIONS, keys, wanted
+from tpusim.runfile.schema import ALL_FIELDS, FIELDS, SECTIONS, keys, wanted
+from tpusim.runfile.serving_fields import SERVING_FIELDS, SERVING_SECTIONS
 from tpusim.runfile.training import TRAIN
 
 _BESIDES = "a sweep is of one model, on sweep.shapes, and a search chooses among search.slices"
 _OF_A_RUN = ("slice", "model", "plan", "input")
+_OF_A_SERVER = ("slice", "model", *SERVING_FIELDS)
 
 ERRORS: Mapping[str, type[TpusimError]] = {
     "slice": HardwareError,
@@ -21,6 +31,8 @@ ERRORS: Mapping[str, type[TpusimError]] = {
     "plan": PlanError,
     "sweep": PlanError,
     "search": PlanError,
+    "serving": PlanError,
+    "traffic": TrafficError,
 }
 
 
@@ -83,10 +95,16 @@ def _unknown(path: list[str]) -> str:
             return "the section [measured] is of one run; leave it out of a sweep or a search"
         if homes := _homes(key):
             return f"{_printable(key)} is in no section; it belongs to {homes}"
-        sections = [*SECTIONS, TRAIN]
+        if key == "traffic":
+            return "[traffic] is of a server; write a section [serving] in place of [plan]"
+        sections = [*SECTIONS, TRAIN, *SERVING_SECTIONS]
         if not our_name(key, sections) and (told := foreign_advice(key, FIELDS["plan"])):
             return f"{_printable(key)} is in no section; under [plan], {told}"
         return f"unknown section [{key}]; {nearest(key, sections)}"
+    if section[0] in SERVING_FIELDS:
+        homes = " or ".join(f"[{home}]" for home in _OF_A_SERVER if key in ALL_FIELDS[home])
+        told = f"it belongs to {homes}" if homes else nearest(key, keys(section))
+        return f"[{'.'.join(section)}] has an unknown key {_printable(key)!r}; {told}"
     if section == ["sweep", "vary"] and key in FIELDS["plan"]:
         return f"[sweep.vary] does not take {key!r}; write sweep.axes, meshes or placements instead"
     if section == ["search", "vary"] and key in FIELDS["plan"]:

@@ -20,16 +20,16 @@ from tpusim.models import MODEL_KEYS, Architecture, Transformer
 from tpusim.plan import PLAN_KEYS, Input, Plan
 from tpusim.runfile.architectures import split_model
 from tpusim.runfile.blame import fault_of
-from tpusim.runfile.measured import Measured, open_keys
-from tpusim.runfile.schema import (
+from tpusim.runfile.file_models import (
     measured_file,
     plan_file,
-    required,
     run_file,
     search_file,
     sweep_file,
-    wanted,
 )
+from tpusim.runfile.measured import Measured, open_keys
+from tpusim.runfile.schema import required, wanted
+from tpusim.runfile.serving import SERVING
 from tpusim.runfile.toml_tables import override, read_toml
 from tpusim.runfile.training import split_train
 
@@ -92,11 +92,18 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     read, for keys that do not exist, are missing or have the wrong type, and for values that no
     slice, model or plan can have.
     """
-    where, written = _written(path, overrides)
+    where, written = written_tables(path, overrides)
+    return changed_run(written, overrides, where, Path(path).parent)
+
+
+def changed_run(
+    written: Mapping[str, Any], overrides: Sequence[str], where: str, folder: Path
+) -> SimulationRun:
+    """Return the run of the tables of a file, changed by `overrides`. Raise as `read_run` does."""
     changed = any(text.strip().partition(".")[0] in _OF_THE_STEP for text in overrides)
     with blame(where):
-        given = override(written, overrides)
-        run = run_of(_without_open(given) if changed else given, where, Path(path).parent)
+        given = override(dict(written), overrides)
+        run = run_of(_without_open(given) if changed else given, where, folder)
     return replace(run, measured=None, plausible=()) if changed else run
 
 
@@ -110,7 +117,11 @@ def _without_open(tables: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_one_plan(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun:
     """Return the run of a file without [sweep] and [search]. Raise as `read_run` does."""
-    run = read_run(path, overrides)
+    return one_plan(read_run(path, overrides))
+
+
+def one_plan(run: SimulationRun) -> SimulationRun:
+    """Return a run itself. Raise FileError if it has a section [sweep] or [search]."""
     for name in SPACES:
         if getattr(run, name) is not None:
             raise FileError(
@@ -136,18 +147,23 @@ def run_of(tables: Mapping[str, Any], where: str, folder: Path) -> SimulationRun
     where: the words that name the run in messages.
     folder: that `model.hf` and `slice.calibration` are relative to.
     """
+    if SERVING in tables:
+        raise PlanError(
+            "[serving] is of a server, which the commands serve and simulate and ts.read_serving "
+            "read; a plan of training has a section [plan]"
+        )
     rest, train = split_train(tables)
     given, other = split_model(rest)
     kind = next((name for name in SPACES if name in given), "")
-    data = _valid(FILES[kind](), given)
+    data = validated(FILES[kind](), given)
     tries = data.get(kind, {})
     if "vary" in tries:
         tries["vary"] = dict(PLAN_KEYS.spelt_out(tries["vary"]))
     if kind:
         data["plan"]["mesh"] = _base_mesh(kind, data["plan"], tries)
-    model, notes = _model_of(data["model"], folder, other)
+    model, notes = model_of(data["model"], folder, other)
     plan = Plan(**data["plan"])
-    pod = _slice(data["slice"], folder) if "slice" in data else None
+    pod = slice_of(data["slice"], folder) if "slice" in data else None
     sweep, search = None, None
     if kind == "sweep":
         from tpusim.sweeps import Space
@@ -231,7 +247,7 @@ def _nameless(part: Any) -> Any:
 
 def measured_of(tables: Mapping[str, Any]) -> Measured:
     """Return the measurement of the tables of a run file. Raise if there is none or it is wrong."""
-    return Measured(**_valid(measured_file(), dict(tables))["measured"])
+    return Measured(**validated(measured_file(), dict(tables))["measured"])
 
 
 def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
@@ -245,11 +261,11 @@ def changed_plan(plan: Plan, settings: Sequence[str]) -> Plan:
                 f"--set {cut(setting)} is no setting of the plan; write plan.KEY=VALUE, and the "
                 "model and the slice by their own keys"
             )
-    given = _valid(plan_file(), override({"plan": {}}, settings))["plan"]
+    given = validated(plan_file(), override({"plan": {}}, settings))["plan"]
     return plan.replace(**given)
 
 
-def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def written_tables(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the words that name a file and its settings, and the file's tables."""
     if not is_list(overrides):
         raise FileError(
@@ -261,7 +277,7 @@ def _written(path: str | Path, overrides: Sequence[str]) -> tuple[str, dict[str,
     return " ".join([str(path), *(f"--set {cut(text)}" for text in overrides)]), written
 
 
-def _model_of(
+def model_of(
     section: Mapping[str, Any], folder: Path, other: Architecture | None
 ) -> tuple[Architecture, tuple[str, ...]]:
     """Return the model of a file in `folder`, and what of its config is not modelled."""
@@ -290,7 +306,7 @@ def _base_mesh(kind: str, plan: Mapping[str, Any], tries: Mapping[str, Any]) -> 
     return mesh
 
 
-def _valid(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+def validated(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
     """Return the keys that are written, checked."""
     try:
         return file.model_validate(data).model_dump(exclude_unset=True)
@@ -298,7 +314,8 @@ def _valid(file: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
         raise fault_of(error, data) from error
 
 
-def _slice(given: Mapping[str, Any], folder: Path) -> Slice:
+def slice_of(given: Mapping[str, Any], folder: Path) -> Slice:
+    """Return the slice of a file in `folder`."""
     others = {key: value for key, value in given.items() if key not in ("name", *_SHAPED)}
     if "calibration" in others:
         with blame("slice.calibration"):

@@ -6,10 +6,8 @@ The keys of a plan and of a model have two spellings, flat and grouped; a group 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from functools import cache
 from typing import Annotated, Any, Literal, NewType, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag, conlist, create_model
 from pydantic import Field as Limits
 
 from tpusim.base.grouped_keys import GroupedKeys
@@ -18,12 +16,18 @@ from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.plan import PLAN_CHOICES, PLAN_KEYS, Input, Rule
 from tpusim.plan.context import ContextExchanges
 from tpusim.runfile.measured import Measured
+from tpusim.runfile.serving_fields import (
+    LENGTH_ADVICE,
+    SERVING_CHOICES,
+    SERVING_FIELDS,
+    SERVING_SECTIONS,
+    OrNone,
+    Seconds,
+    TokenLengths,
+)
 
 LARGEST_COUNT = 10**9
 Count = Annotated[int, Limits(ge=1, le=LARGEST_COUNT)]
-OrNone = NewType("OrNone", int)
-"""A count that may be 0, as it is where it is not written: no window, no latent, no experts."""
-
 SlowTable = NewType("SlowTable", dict[str, Any])
 """Lists of slow parts by kind; the slice itself reads what is in them."""
 
@@ -49,7 +53,7 @@ def _hints(kind: type) -> Mapping[str, Any]:
     }
 
 
-_READ_TYPES: Mapping[Any, tuple[Any, str]] = {
+READ_TYPES: Mapping[Any, tuple[Any, str]] = {
     int: (Count, f"a whole number from 1 to {LARGEST_COUNT:,}, without quotes"),
     OrNone: (
         Annotated[int, Limits(ge=0, le=LARGEST_COUNT)],
@@ -108,18 +112,14 @@ _READ_TYPES: Mapping[Any, tuple[Any, str]] = {
         list[dict[str, Count]],
         "a list of meshes, such as [{ fsdp = 64, tensor = 4 }, { fsdp = 256 }]",
     ),
+    TokenLengths: (Count | dict[str, int | float | list[int | float]], LENGTH_ADVICE),
+    Seconds: (list[float], "a start and an end in seconds, such as [0, 600]"),
     Mapping[str, Sequence[Any]]: (
         dict[str, list[Any]],
         'a table of plan keys and lists of values to try, such as remat = ["full", "minimal"]',
     ),
 }
 """For each type of a field: the type that pydantic reads, and what to write, for messages."""
-
-TABLE_TAG = "dict[table]"
-"""The tag of a group's table in the locations of pydantic's errors."""
-
-_STRICT = ConfigDict(extra="forbid", strict=True, defer_build=True)
-"""Of every table; validators are built at the first use, those of inner tables with the whole."""
 
 _SLICE_KINDS: Mapping[str, Any] = {
     "chip": str,
@@ -138,7 +138,7 @@ KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}
 _OWNERS: Mapping[str, type] = {"model": Transformer}
 """The dataclass of a section that is not made of parts."""
 
-_FIELD_GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+FIELD_GROUPS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     section: {
         group: {name: hint for name, hint in _hints(kind).items() if name not in keys.groups}
         for group, kind in keys.groups.items()
@@ -154,7 +154,7 @@ def _flat_hints(section: str) -> dict[str, Any]:
     own: dict[str, Any] = {}
     for kind in keys.own or (_OWNERS[section],):
         own |= _hints(kind)
-    homes = {"": own} | dict(_FIELD_GROUPS[section])
+    homes = {"": own} | dict(FIELD_GROUPS[section])
     return {key: homes[group][name] for key, (group, name) in keys.table.items()}
 
 
@@ -201,6 +201,9 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
 }
 """The flat keys of each section, and their types."""
 
+ALL_FIELDS = {**FIELDS, **SERVING_FIELDS}
+"""Those of files with a plan, and of files with a server in its place."""
+
 VARIED: Mapping[str, Any] = {
     key: kind for key, kind in FIELDS["plan"].items() if key not in ("mesh", "placement")
 }
@@ -213,18 +216,23 @@ def keys(section: Sequence[str]) -> Mapping[str, Any]:
         case ["sweep" | "search", "vary"]:
             return VARIED
         case ["sweep" | "search", "vary", group] | ["plan", group]:
-            return _FIELD_GROUPS["plan"][group]
+            return FIELD_GROUPS["plan"][group]
         case ["model", group]:
-            return _FIELD_GROUPS["model"][group]
-    return FIELDS[section[0]]
+            return FIELD_GROUPS["model"][group]
+    return ALL_FIELDS[section[0]]
 
 
 def wanted(path: Sequence[str]) -> str:
     """Return the advice for a section, or for a key of one."""
     match list(path):
         case [section]:
-            return SECTIONS[section]
-        case ["sweep" | "search", "vary", group, key, *inner] if key in _FIELD_GROUPS["plan"].get(
+            return SERVING_SECTIONS.get(section) or SECTIONS[section]
+        case ["serving", "mesh"]:
+            return "a table of axes and sizes, such as { attn_data = 2, tensor = 4 }"
+        case ["serving" | "traffic" as section, key, *_] if (section, key) in SERVING_CHOICES:
+            words = (word for word in SERVING_CHOICES[section, key] if word)
+            return f"one of {', '.join(words)}, in quotes"
+        case ["sweep" | "search", "vary", group, key, *inner] if key in FIELD_GROUPS["plan"].get(
             group, ()
         ):
             return _listed(["plan", group, key], inner)
@@ -245,17 +253,17 @@ def wanted(path: Sequence[str]) -> str:
         case ["sweep" | "search", "axes", *_]:
             return 'a list of axes, such as ["data", "fsdp", "tensor"]'
         case ["search", "at_most", *_]:
-            return _READ_TYPES[Mapping[str, float]][1]
+            return READ_TYPES[Mapping[str, float]][1]
         case ["plan", key] if key in PLAN_CHOICES and FIELDS["plan"][key] is str:
             return f"one of {', '.join(PLAN_CHOICES[key])}, in quotes"
         case ["model", "hf"]:
             return "the path of a config.json, in quotes"
-        case [section, group, key, *inner] if key in _FIELD_GROUPS.get(section, {}).get(group, ()):
-            return _of_kind(_FIELD_GROUPS[section][group][key], inner)
-        case [section, key] if key not in FIELDS[section]:
-            return f"a table of {', '.join(_FIELD_GROUPS[section][key])}"
+        case [section, group, key, *inner] if key in FIELD_GROUPS.get(section, {}).get(group, ()):
+            return _of_kind(FIELD_GROUPS[section][group][key], inner)
+        case [section, key] if key not in ALL_FIELDS[section]:
+            return f"a table of {', '.join(FIELD_GROUPS[section][key])}"
         case [section, key, *inner]:
-            return _of_kind(FIELDS[section][key], inner)
+            return _of_kind(ALL_FIELDS[section][key], inner)
     return SECTIONS[path[0]]
 
 
@@ -267,7 +275,7 @@ def _listed(key: Sequence[str], inner: Sequence[str]) -> str:
 def _of_kind(kind: Any, inner: Sequence[str]) -> str:
     """Return the advice for a value of a type, or for a part of it."""
     counts = kind in (Mapping[str, int], Sequence[int])
-    return _READ_TYPES[int if counts and inner else kind][1]
+    return READ_TYPES[int if counts and inner else kind][1]
 
 
 def required(kind: type) -> tuple[str, ...]:
@@ -277,106 +285,3 @@ def required(kind: type) -> tuple[str, ...]:
 
 def _needed(field: "Field[Any]") -> bool:
     return field.default is MISSING and field.default_factory is MISSING
-
-
-def _table(name: str, kinds: Mapping[str, Any], needed: Sequence[str] = ()) -> type[BaseModel]:
-    """Return the pydantic model of a table; keys that it need not have are unset when absent."""
-    entries: dict[str, Any] = {
-        key: (kind, ... if key in needed else None) for key, kind in kinds.items()
-    }
-    return create_model(name, __config__=_STRICT, **entries)
-
-
-def _section(name: str, needed: Sequence[str] = (), **special: Any) -> type[BaseModel]:
-    """Return the pydantic model of a section."""
-    kinds = {key: _READ_TYPES[kind][0] for key, kind in FIELDS[name].items()} | special
-    for group, inner in _FIELD_GROUPS.get(name, {}).items():
-        table = _table(group, {key: _READ_TYPES[kind][0] for key, kind in inner.items()})
-        kinds[group] = _either(kinds.get(group), table)
-    return _table(name, kinds, needed)
-
-
-def _vary() -> type[BaseModel]:
-    """Return the pydantic model of a table `vary`: lists of values for keys of a plan."""
-    kinds = {key: _values(kind) for key, kind in VARIED.items()}
-    for group, inner in _FIELD_GROUPS["plan"].items():
-        table = _table(group, {key: _values(kind) for key, kind in inner.items()})
-        kinds[group] = _either(kinds.get(group), table)
-    return _table("vary", kinds)
-
-
-def _values(kind: Any) -> Any:
-    return conlist(_READ_TYPES[kind][0], min_length=1)
-
-
-def _either(flat: Any, table: Any) -> Any:
-    """Return the type of a name that is a group, and where `flat` is given also a flat key."""
-    if flat is None:
-        return table
-    choices = Annotated[flat, Tag("flat")] | Annotated[table, Tag(TABLE_TAG)]
-    return Annotated[choices, Discriminator(_form_of)]
-
-
-def _form_of(value: Any) -> str:
-    return TABLE_TAG if isinstance(value, dict | BaseModel) else "flat"
-
-
-@cache
-def run_file() -> type[BaseModel]:
-    """Return the pydantic model of a run file."""
-    return create_model(
-        "RunFile",
-        __config__=_STRICT,
-        slice=(_section("slice"), ...),
-        model=(_section("model"), ...),
-        plan=(_section("plan", ("mesh", *PLAN_KEYS.needed)), ...),
-        input=(_section("input"), None),
-        measured=(_section("measured", required(Measured)), None),
-    )
-
-
-@cache
-def measured_file() -> type[BaseModel]:
-    """Return the pydantic model of a run file of which only the measurement is read."""
-    return create_model(
-        "MeasuredFile",
-        __config__=ConfigDict(strict=True, defer_build=True),
-        measured=(_section("measured", required(Measured)), ...),
-    )
-
-
-@cache
-def plan_file() -> type[BaseModel]:
-    """Return the pydantic model of changes of a plan: any of its keys."""
-    return create_model("PlanFile", __config__=_STRICT, plan=(_section("plan"), ...))
-
-
-@cache
-def sweep_file() -> type[BaseModel]:
-    """Return the pydantic model of a run file with a section [sweep], whose plan needs no mesh."""
-    return create_model(
-        "SweepFile",
-        __config__=_STRICT,
-        slice=(_section("slice"), ...),
-        model=(_section("model"), ...),
-        plan=(_section("plan", PLAN_KEYS.needed), ...),
-        input=(_section("input"), None),
-        sweep=(_section("sweep", vary=_vary()), ...),
-    )
-
-
-@cache
-def search_file() -> type[BaseModel]:
-    """Return the pydantic model of a run file with a section [search].
-
-    Its plan needs no mesh, and it need not have a slice.
-    """
-    return create_model(
-        "SearchFile",
-        __config__=_STRICT,
-        slice=(_section("slice"), None),
-        model=(_section("model"), ...),
-        plan=(_section("plan", PLAN_KEYS.needed), ...),
-        input=(_section("input"), None),
-        search=(_section("search", vary=_vary()), ...),
-    )

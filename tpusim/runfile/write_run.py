@@ -2,9 +2,9 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpusim import models
 from tpusim.base.checked_call import checked_call
@@ -14,36 +14,57 @@ from tpusim.base.text_files import path_of, write_files
 from tpusim.base.toml_text import toml_pairs
 from tpusim.hardware import Slice, chip_names, load_chip
 from tpusim.models import ARCHITECTURE_NAMES, ARCHITECTURES, Architecture, Transformer
-from tpusim.plan import Input, Plan
+from tpusim.plan import Input, Plan, ServingPlan
 from tpusim.runfile.measured import Measured
 from tpusim.runfile.read_run import run_of
+from tpusim.runfile.read_serving import serving_of
 from tpusim.runfile.schema import required
-from tpusim.simulation.arguments import check_arguments
+from tpusim.runfile.serving import (
+    DEFAULT_ENGINE,
+    SERVING,
+    TRAFFIC,
+    ServerOptions,
+    TrafficKeys,
+    server_keys,
+)
+from tpusim.simulation.arguments import check_arguments, check_model, check_slice
+
+if TYPE_CHECKING:
+    from tpusim.serving.engines import Engine
 
 
 @checked_call
 def write_run(
     path: str | Path,
     model: Architecture | str,
-    plan: Plan,
+    plan: Plan | ServingPlan,
     pod: Slice | str,
     *,
     input: Input | None = None,
     measured: Measured | None = None,
+    engine: "Engine | None" = None,
+    traffic: TrafficKeys | None = None,
+    options: ServerOptions | None = None,
 ) -> None:
     """Write a run as a TOML file, without the keys that have their defaults.
 
-    `ts.read_run(path)` gives equal objects.
+    `ts.read_run(path)` gives equal objects, and `ts.read_serving(path)` those of a server.
 
     model, pod: or their names, such as `llama2-7b` and `v5e-256`.
     path: of the file, which is replaced if there is one.
     input: the input pipeline of its hosts.
     measured: what a source reports of it.
+    engine, traffic, options: of a server, whose `plan` is a `ServingPlan`.
 
     Raise a TpusimError for what no file can say (a model class or a chip of one's own, another
     model under the name of a published one), and FileError if the file cannot be written.
     """
     file = path_of(path, "write_run")
+    if isinstance(plan, ServingPlan):
+        text = _server_text(model, plan, pod, engine, traffic, options or ServerOptions())
+        with blame(str(path)):
+            write_files(file.parent, {file.name: text.encode()})
+        return
     run = check_arguments(model, plan, pod, "write_run", "path, ")
     given: dict[str, Any] = dict(zip(("model", "plan", "slice"), run, strict=True))
     given |= {"input": input, "measured": measured}
@@ -68,6 +89,39 @@ def run_text(given: Mapping[str, Any]) -> str:
     }
     text = "\n".join(_section(name, table) for name, table in tables.items())
     _check_read(text, given)
+    return text
+
+
+def _server_text(
+    model: Architecture | str,
+    plan: ServingPlan,
+    pod: Slice | str,
+    engine: "Engine | None",
+    traffic: TrafficKeys | None,
+    options: ServerOptions,
+) -> str:
+    """Return the text of the run file of a server. Raise as `write_run` does."""
+    from tpusim.serving.engines import Engine
+
+    order = "write write_run(path, model, plan, slice)"
+    model, pod = check_model(model, order, "write_run"), check_slice(pod, order)
+    chip = pod.chip.generation
+    engine = engine or Engine.of(DEFAULT_ENGINE, chip=chip)
+    tables = {
+        "slice": _slice_table(pod),
+        "model": _model_table(model),
+        SERVING: server_keys(plan, engine, options, chip),
+        **({} if traffic is None else {TRAFFIC: traffic.keys()}),
+    }
+    text = "\n".join(_section(name, table) for name, table in tables.items())
+    found = serving_of(tomllib.loads(text), "the run", Path())
+    given = {"slice": pod, "model": model, "plan": plan, "traffic": traffic, "options": options}
+    read = (found.pod, found.model, found.plan, found.traffic, found.options)
+    for (name, value), other in zip(given.items(), read, strict=True):
+        if value != other:
+            raise FileError(f"the {name} has values that a run file cannot hold: {value!r}")
+    if replace(found.engine, facts={}) != replace(engine, facts={}):
+        raise FileError(f"the engine has values that a run file cannot hold: {engine!r}")
     return text
 
 

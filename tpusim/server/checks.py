@@ -11,7 +11,7 @@ from tpusim.server.replica_pool import ROUTERS
 from tpusim.traffic import Requests
 
 COUNTS = ("max_num_seqs", "max_num_batched_tokens", "ranks", "page_size", "pages")
-TIMES = ("max_model_len", "host_ps", "step_host_ps", "request_ps", "drafted")
+TIMES = ("max_model_len", "host_ps", "sequence_ps", "request_ps", "drafted")
 
 
 def check_server(requests: Requests, pools: Sequence[tuple[Policy, int, str]]) -> None:
@@ -19,7 +19,6 @@ def check_server(requests: Requests, pools: Sequence[tuple[Policy, int, str]]) -
 
     pools: policy, replicas and router; of those that decode too, if they are others.
     """
-    _check_requests(requests)
     for policy, replicas, router in pools:
         if replicas < 1:
             raise ServerError(f"replicas must be at least 1, not {replicas}")
@@ -81,22 +80,6 @@ def refused(requests: Requests, policy: Policy) -> NDArray[np.bool_]:
     if not policy.max_model_len:
         return np.zeros(len(requests), bool)
     return np.asarray(requests.prompt + requests.output > policy.max_model_len)
-
-
-def _check_requests(requests: Requests) -> None:
-    for name in ("prompt", "output"):
-        column = getattr(requests, name)
-        if len(column) and column.min() < 1:
-            at = int(np.argmin(column))
-            raise ServerError(f"request {at} has {column[at]} tokens of {name}; 1 is the least")
-    arrival = requests.arrival_ps
-    if len(arrival) and (arrival[0] < 0 or (np.diff(arrival) < 0).any()):
-        raise ServerError("requests must be in the order of their arrival, from 0 ps on; sort them")
-    if requests.prefixes and len(requests.prefixes) != len(requests):
-        raise ServerError(
-            f"{len(requests)} requests have the hashes of {len(requests.prefixes)} prompts; "
-            "give each its own, or none"
-        )
 
 
 def _check_pages(

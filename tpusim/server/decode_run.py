@@ -8,10 +8,9 @@ class DecodeRun:
 
     decodes, context, growth: of the first step, as `StepCosts.decode_ps` takes them.
     host_ps: time of the host before each step.
-    floor_ps: no step is shorter.
     """
 
-    __slots__ = ("context", "costs", "decodes", "floor_ps", "growth", "host_ps")
+    __slots__ = ("context", "costs", "decodes", "growth", "host_ps")
 
     def __init__(
         self,
@@ -20,26 +19,25 @@ class DecodeRun:
         context: int,
         growth: int,
         host_ps: int = 0,
-        floor_ps: int = 0,
     ) -> None:
         self.costs = costs
         self.decodes = decodes
         self.context = context
         self.growth = growth
         self.host_ps = host_ps
-        self.floor_ps = floor_ps
 
     def ps(self, steps: int) -> int:
         """Return the time of the first steps, the host included."""
         time = self.costs.decode_ps(self.decodes, self.context, steps, self.growth)
-        if self.floor_ps:
-            time = self._at_least(time, steps)
         return time + steps * self.host_ps
 
     def first_by(self, elapsed: int, steps: int, total: int) -> tuple[int, int]:
         """Return which of `steps` steps ends first `elapsed` after the start or later, and when.
 
         total: the time of all steps, at least `elapsed`.
+
+        No step is longer than a later one. So the last of some steps takes their mean or more, and
+        a step that ends less than that after `elapsed` is the first.
         """
         low, low_ps, high, high_ps = 0, 0, steps, total
         while high - low > 1:
@@ -47,34 +45,9 @@ class DecodeRun:
             guess = min(max(guess, low + 1), high - 1)
             time = self.ps(guess)
             if time >= elapsed:
+                if (time - elapsed) * (guess - low) < time - low_ps:
+                    return guess, time
                 high, high_ps = guess, time
             else:
                 low, low_ps = guess, time
         return high, high_ps
-
-    def _at_least(self, time: int, steps: int) -> int:
-        """Return the time of steps none of which is shorter than the floor.
-
-        A step takes the longer the more keys there are, so those at the floor come first.
-        """
-        floor = self.floor_ps
-        if self._step_ps(0) >= floor:
-            return time
-        low, high = 0, steps
-        if self._step_ps(steps - 1) <= floor:
-            return floor * steps
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._step_ps(middle) <= floor:
-                low = middle
-            else:
-                high = middle
-        rest = self.costs.decode_ps(
-            self.decodes, self.context + high * self.growth, steps - high, self.growth
-        )
-        return floor * high + rest
-
-    def _step_ps(self, number: int) -> int:
-        return self.costs.decode_ps(
-            self.decodes, self.context + number * self.growth, 1, self.growth
-        )

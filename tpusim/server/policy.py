@@ -27,7 +27,7 @@ class Policy:
         that decoding sequences will still generate, as SGLang does (`new_token_ratio`).
     prefix_cache: pages of equal prefixes are computed once.
     host_ps: time of the host between two steps, with which no device computes.
-    step_host_ps: time of the host for a step while the devices compute; no step is shorter.
+    sequence_ps: time of the host between two steps for each sequence of the one before.
     request_ps: time of the host for a request (HTTP, tokens), all of it before it is scheduled.
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     accepted: mean tokens that a sequence receives in a step with speculation, from 1 to
@@ -48,7 +48,7 @@ class Policy:
     reserve: float | None = None
     prefix_cache: bool = False
     host_ps: int = 0
-    step_host_ps: int = 0
+    sequence_ps: int = 0
     request_ps: int = 0
     drafted: int = 0
     accepted: float = 1.0

@@ -23,8 +23,9 @@ Send: TypeAlias = Callable[["Replica", Sequence], None]
 class Replica:
     """An engine whose data-parallel ranks step together.
 
-    All ranks run the step of the fullest one, as devices wait for each other: the load of the
-    replica's step is the largest of a rank, field by field, times the number of ranks.
+    All ranks run the step of the fullest one, as devices wait for each other. The load of a step
+    with prompts is that of the rank with most tokens, times the number of ranks; that of a step
+    which only decodes has the most sequences of a rank and the most keys of a rank.
 
     A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
     run, which ends with the first sequence that is complete or finds no page, or with the step in
@@ -218,18 +219,24 @@ class Replica:
     def _step_ps(self, chosen: list[Sequence], clock: int) -> int:
         """Return the time of a step with prompts."""
         policy, ranks, count = self.policy, self.ranks, len(self.ranks)
-        decodes = context = 0
-        if self.mixed:
-            decodes = count * max(len(rank.decoding) for rank in ranks)
-            context = count * max(rank.context(clock) for rank in ranks)
         if count == 1:
-            prompts = _prompt_load(chosen)
+            load = self._rank_load(ranks[0], chosen, clock)
         else:
             apart = [[each for each in chosen if each.rank == rank] for rank in range(count)]
-            columns = zip(*map(_prompt_load, apart), strict=True)
-            prompts = tuple(count * max(column) for column in columns)
-        load = StepLoad(decodes * (1 + policy.drafted), context, *prompts)
-        return policy.host_ps + max(self.costs.step_ps(load), policy.step_host_ps)
+            loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
+            fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
+            routed = sum(one.decodes + one.prefills for one in loads)
+            load = StepLoad(*(count * each for each in fullest[:-1]), routed)
+        sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
+        return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
+
+    def _rank_load(self, rank: Rank, chosen: list[Sequence], clock: int) -> StepLoad:
+        """Return what a rank computes in a step with prompts."""
+        prompts = _prompt_load(chosen)
+        if not self.mixed:
+            return StepLoad(0, 0, *prompts)
+        decodes = len(rank.decoding) * (1 + self.policy.drafted)
+        return StepLoad(decodes, rank.context(clock), *prompts)
 
     def _plan_run(self, clock: int, steps: int) -> tuple[DecodeRun, int]:
         """Return decode steps in a row, and how many of `steps` are alike in their load."""
@@ -250,8 +257,7 @@ class Replica:
             count * most * (1 + policy.drafted),
             count * context,
             self.clock.growth(count * grows),
-            policy.host_ps,
-            policy.step_host_ps,
+            policy.host_ps + policy.sequence_ps * sum(len(rank.decoding) for rank in ranks),
         )
         return run, max(1, steps)
 

@@ -32,12 +32,12 @@ def run_plan(
     given = placement is not None or plan.placement is not None
     with garbage_collector_off():
         known = KNOWN_STEPS.step(model, plan, pod.healthy)
-        placements = _placements(plan.sharding, pod, placement, among)
+        placements = placements_of(plan.sharding, pod, placement, among)
         found = fastest_run([known.on(at) for at in placements], fold=fold)
         timeline = _timeline(found, pod, fold, network)
     step = known.step
     verdicts = Verdicts(step.dropped, given, network, _unread_names(step.graph, plan.remat))
-    result = _result(model, plan, pod, step, found, timeline, verdicts)
+    result = result_of(model, plan, pod, step, found, timeline, verdicts)
     if result.fits or plan.compiler.lowering == "ideal" or network != "flows" or pod.slow:
         return result
     return _with_less(result, step, fold)
@@ -79,15 +79,15 @@ def run_forward(model: Architecture, plan: Plan, pod: Slice) -> PlanResult:
     """
     with garbage_collector_off():
         known = StepOnPlacements(forward_step(model, plan, pod.healthy), pod)
-        placements = _placements(plan.sharding, pod, None, None)
+        placements = placements_of(plan.sharding, pod, None, None)
         found = fastest_run([known.on(at) for at in placements], fold=True)
         timeline = _timeline(found, pod, True, "flows")
     given = plan.placement is not None
     verdicts = Verdicts(known.step.dropped, given, trained=False)
-    return _result(model, plan, pod, known.step, found, timeline, verdicts)
+    return result_of(model, plan, pod, known.step, found, timeline, verdicts)
 
 
-def _result(
+def result_of(
     model: Architecture,
     plan: Plan,
     pod: Slice,
@@ -96,6 +96,7 @@ def _result(
     timeline: Timeline,
     verdicts: Verdicts,
 ) -> PlanResult:
+    """Return the result of a step on the placement that was found."""
     times = plan.microbatches if verdicts.trained else 1
     contents = found.on.alike.contents
     return PlanResult.of(
@@ -112,7 +113,7 @@ def _result(
     )
 
 
-def _placements(
+def placements_of(
     sharding: Sharding, pod: Slice, placement: Placement | None, among: Sequence[Placement] | None
 ) -> tuple[Placement, ...]:
     """Return the given placement, or those among which the fastest is chosen."""

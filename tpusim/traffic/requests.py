@@ -1,4 +1,4 @@
-"""Requests as columns, and the traffic that they make."""
+"""Requests as columns."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,10 +6,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.base.errors import TrafficError
+
 Column: TypeAlias = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
     """Requests in the order of their arrival, one element of each column per request.
 
@@ -20,6 +22,8 @@ class Requests:
     prefixes: hashes of the blocks of each prompt, from its first token, if they are known. Prompts
         that begin with the same hashes share these blocks.
     block: tokens of such a block; 0 where no hashes are known.
+
+    Raise TrafficError for columns that are not int64, differ in length, or break these rules.
     """
 
     arrival_ps: Column
@@ -28,19 +32,26 @@ class Requests:
     prefixes: tuple[tuple[int, ...], ...] = ()
     block: int = 0
 
+    def __post_init__(self) -> None:
+        count = len(self.prompt)
+        for name, least in (("arrival_ps", 0), ("prompt", 1), ("output", 1)):
+            column = getattr(self, name)
+            if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.ndim != 1:
+                raise TrafficError(f"{name} is not a column of int64; write a numpy array of it")
+            if len(column) != count:
+                raise TrafficError(
+                    f"{name} has {len(column):,} elements and prompt {count:,}; "
+                    "write one per request"
+                )
+            if count and column.min() < least:
+                raise TrafficError(f"{name} has {column.min():,}; write at least {least}")
+        if np.any(np.diff(self.arrival_ps) < 0):
+            raise TrafficError("arrival_ps is not in ascending order; sort the requests by it")
+        if len(self.prefixes) not in (0, count) or bool(self.prefixes) != (self.block > 0):
+            raise TrafficError(
+                f"{len(self.prefixes):,} prefixes of blocks of {self.block} tokens for {count:,} "
+                "requests; write one per request and the tokens of a block, or neither"
+            )
+
     def __len__(self) -> int:
         return len(self.prompt)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """The requests that reach a server, and what starts each.
-
-    users: users of a closed loop, each of whom sends the next request when the last one is
-        answered; 0 for an open loop, whose requests arrive at `arrival_ps`.
-    said: the traffic in words, such as `Poisson, 4 requests/s, 1024 tokens in, 128 out`.
-    """
-
-    requests: Requests
-    users: int = 0
-    said: str = ""

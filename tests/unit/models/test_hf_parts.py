@@ -65,8 +65,10 @@ def test_a_part_is_the_model_that_it_would_be_alone(part: str) -> None:
 
 def test_a_part_of_an_unknown_family_is_named() -> None:
     whole = {"model_type": "other_vl", "vision_config": {"a": 1}}
-    with pytest.raises(ModelError, match=r"text_config: 'qwen3_5_text' cannot .* linear attention"):
-        from_hf({**whole, "text_config": {"model_type": "qwen3_5_text"}})
+    with pytest.raises(
+        ModelError, match=r"text_config: 'qwen4_exp_text' cannot .* linear attention"
+    ):
+        from_hf({**whole, "text_config": {"model_type": "qwen4_exp_text"}})
     with pytest.raises(ModelError, match=r"text_config.hidden_size is missing"):
         from_hf({**whole, "text_config": {"model_type": "llama", "num_hidden_layers": 2}})
 

@@ -143,7 +143,6 @@ def test_nothing_moves_for_it_without_tensor_parallelism() -> None:
     [
         ({"q_rank": 48}, "q_rank is for latent attention; give kv_rank, or leave it out"),
         ({"rope_dim": 16}, "rope_dim is for latent attention"),
-        ({"v_head_dim": 16}, "v_head_dim is for latent attention"),
         ({"kv_rank": -1}, "kv_rank is -1; it must be at least 0"),
         ({"kv_rank": 24}, r"rope_dim is 0, but it is the part of head_dim \(32\) .* from 1 to 31"),
         ({**LATENT, "rope_dim": 32}, "rope_dim is 32, .* from 1 to 31"),

@@ -23,9 +23,11 @@ OTHER: dict[str, dict[str, Any]] = {
 """Values of the keys of each group that are not the defaults."""
 
 APART: dict[str, dict[str, Any]] = {
-    "attention": {"fused_qkv": True},
+    "attention": {"fused_qkv": True, "out_gate": True, "global_every": 2, "global_ends": "last",
+                  "linear": "gated-delta", "linear_heads": 4, "linear_key_heads": 2,
+                  "linear_head_dim": 16, "linear_value_dim": 24, "linear_conv": 4},
     "norms": {"mlp_norm": True},
-}
+}  # fmt: skip
 """The same for keys that some of those above rule out."""
 
 

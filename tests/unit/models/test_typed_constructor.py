@@ -68,7 +68,8 @@ def test_keys_have_the_types_of_their_fields() -> None:
 def test_words_are_those_that_are_accepted() -> None:
     known = {key: words(kind) for key, kind in TransformerKeys.__annotations__.items()}
     assert {key for key, said in known.items() if said} == {
-        "kind", "activation", "qk_norm_heads", "norm", "attention", "softmax_dtype"
+        "kind", "activation", "qk_norm_heads", "norm", "attention", "softmax_dtype", "linear",
+        "global_ends",
     }  # fmt: skip
     for key, said in known.items():
         if said:

@@ -78,7 +78,17 @@ BILLIONS = {
     "glm-4.7-flash": 29.94,
     "solar-open-100b": 102.6,
     "hy3": 295.0,
+    "mimo-7b": 7.62,
     "mellum2-12b": 12.15,
+    "qwen3-next-80b-a3b": 79.674,  # 81.3 with the layer that predicts further tokens
+    "qwen3.5-397b-a17b": 396.35,  # 397 with the encoder of images
+    "kimi-linear-48b-a3b": 49.12,
+    "ling-2.6-1t": 1012.0,
+    "mimo-v2-flash": 309.0,
+    "mimo-v2.5-pro": 1021.2,
+    "qwen-7b": 7.721,
+    "gpt-j-6b": 6.051,
+    "deepseek-r1-distill-qwen-1.5b": 1.777,
     "lamda-137b": 137.7,
     "lingvo-128b": 137.702,
     "lingvo-41b": 43.88,
@@ -101,6 +111,10 @@ ACTIVE_BILLIONS = {
     "hy3": (21, 0.02),
     "mellum2-12b": (2.5, 0.03),
     "mistral-small-4": (6.5, 0.03),
+    "qwen3.5-397b-a17b": (17, 0.03),
+    "ling-2.6-1t": (63, 0.02),
+    "mimo-v2-flash": (15, 0.03),
+    "mimo-v2.5-pro": (42, 0.02),
 }
 """Published as what a token passes, to the digits given, with the share by which ours may differ:
 Mixtral (mistral.ai, "Mixtral of experts" and "Cheaper, better, faster, stronger"), Qwen3

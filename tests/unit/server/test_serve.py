@@ -48,12 +48,6 @@ def test_arguments_that_cannot_work_are_refused() -> None:
         one(replicas=2, outages=((2, 0, 5),))
     with pytest.raises(ServerError, match="outage from 5 to 3 ps"):
         one(outages=((0, 5, 3),))
-    with pytest.raises(ServerError, match="order of their arrival"):
-        serve(traffic([1, 1], [1, 1], [5, 4]), POLICY, AffineCosts())
-    with pytest.raises(ServerError, match="request 1 has 0 tokens of prompt"):
-        serve(traffic([1, 0], [1, 1]), POLICY, AffineCosts())
-    with pytest.raises(ServerError, match="2 requests have the hashes of 1 prompts"):
-        serve(traffic([1, 1], [1, 1], prefixes=((1,),), block=16), POLICY, AffineCosts())
     one_block = traffic([100], [1], prefixes=((1, 2, 3, 4),), block=24)
     with pytest.raises(ServerError, match="one has to divide the other"):
         serve(one_block, replace(POLICY, prefix_cache=True), AffineCosts())

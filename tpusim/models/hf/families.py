@@ -51,11 +51,15 @@ class HfFamily:
     activation: the key of the activation function; empty where `layer` has it.
     windows: the layers that see a window of the keys, where `layer_types` does not give them:
         `none`, `all`, `pattern` (all but each so many-th), `first` (the same, but the first of each
-        so many), `last` (from `max_window_layers` on), `alternate` (each other one up to there).
+        so many), `last` (from `max_window_layers` on), `alternate` (each other one up to there),
+        `listed` (all but those of a list).
     window: the key of the window.
+    every: the key of so many, or of the list.
     experts: dimensions of the experts, and the keys that give them, with `dense_mlp` for the width
         of layers without experts; empty where there are none.
     latent: attention is latent.
+    linear: flat keys of linear attention, and for each the keys that may give it, the first that
+        is written first; empty where there is none. `windows` then gives its layers.
     only: for keys that must have one value: that value, or the key that has it, and in words the
         operation that others ask for.
     left_out: keys of features that are not modelled.
@@ -79,8 +83,10 @@ class HfFamily:
     activation: str = "hidden_act"
     windows: str = "none"
     window: str = "sliding_window"
+    every: str = "sliding_window_pattern"
     experts: Mapping[str, str] = field(default_factory=dict)
     latent: bool = False
+    linear: Mapping[str, Sequence[str]] = field(default_factory=dict)
     only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     always: Sequence[str] = ()

@@ -8,8 +8,7 @@ from typing import Any
 from tpusim.models.hf.config import HfConfig
 from tpusim.models.hf.json_file import shown
 
-PATTERN = "sliding_window_pattern"
-LOCAL, WHOLE = "sliding_attention", "full_attention"
+LOCAL, WHOLE, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 _GPT_NEO = {"local": LOCAL, "global": WHOLE}
 """The kinds of layers as GPT-Neo calls them."""
 _GLOBAL_KEYS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
@@ -60,25 +59,39 @@ def latent(config: HfConfig, heads: int) -> dict[str, int]:
     }
 
 
-def windows(config: HfConfig, layers: int) -> dict[str, int]:
+def windows(config: HfConfig, layers: int) -> dict[str, Any]:
     """Return `window`, `global_every` and what differs in layers that see all keys.
 
-    Nothing where all layers see all keys.
+    Nothing where all layers see all keys; of linear attention, its keys besides.
     """
     if config.family.windows == "none":
         return {}
+    if config.family.linear:
+        every, first, ends = _global_period(config, _types(config, layers))
+        given = {"global_first": first, "global_ends": ends}
+        place = {key: value for key, value in given.items() if value}
+        return {"global_every": every, **place, **_linear(config)}
     if "use_sliding_window" in config.family.defaults and not config.flag("use_sliding_window"):
         return {}
     window = config.count(config.family.window, least=0)
     if not window:
         return {}
     types = _types(config, layers)
-    every, first = _global_period(config, types)
+    every, first, _ = _global_period(config, types)
     if every == 1:
         return {}
     place = {"global_first": True} if first else {}
     own = _global(config, types) if every else {}
     return {"window": window, "global_every": every, **place, **own}
+
+
+def _linear(config: HfConfig) -> dict[str, int]:
+    """Return the heads, widths and taps of linear attention."""
+    found = {}
+    for name, keys in config.family.linear.items():
+        key = next((key for key in keys if config.value(key) is not None), keys[0])
+        found[name] = config.needed(key)
+    return found
 
 
 def _global(config: HfConfig, types: Sequence[Any]) -> dict[str, int]:
@@ -146,8 +159,26 @@ def _periodic(config: HfConfig, layers: int, whole: int) -> Sequence[str]:
 
     whole: its place in each pattern, -1 for the last.
     """
-    every = config.count(PATTERN) or config.family.defaults[PATTERN]
-    return [WHOLE if (i - whole) % every == 0 else LOCAL for i in range(layers)]
+    key = config.family.every
+    every = config.count(key) or config.family.defaults[key]
+    return [WHOLE if (i - whole) % every == 0 else _other(config) for i in range(layers)]
+
+
+def _listed(config: HfConfig, layers: int) -> Sequence[str]:
+    """Return the kinds of layers of which those of a list see all keys, counted from 1."""
+    key = config.family.every
+    whole: Any = config.value(key)
+    if not isinstance(whole, list) or not set(whole) <= set(range(1, layers + 1)):
+        raise config.fault(
+            f"{key} is {shown(whole)}; write the numbers of the layers that see all keys, from 1 "
+            f"to {layers}"
+        )
+    return [WHOLE if i + 1 in whole else _other(config) for i in range(layers)]
+
+
+def _other(config: HfConfig) -> str:
+    """Return the kind of layers that do not see all keys."""
+    return LINEAR if config.family.linear else LOCAL
 
 
 _PATTERNS: Mapping[str, Callable[[HfConfig, int], Sequence[str]]] = {
@@ -156,30 +187,36 @@ _PATTERNS: Mapping[str, Callable[[HfConfig, int], Sequence[str]]] = {
     "first": partial(_periodic, whole=0),
     "last": _last,
     "alternate": _alternate,
+    "listed": _listed,
 }
 """The kinds of a config's layers, by the `windows` of its family."""
 
 
-def _global_period(config: HfConfig, types: Sequence[Any]) -> tuple[int, bool]:
-    """Return the period of layers that see all keys, and True if they are the first of each.
+def _global_period(config: HfConfig, types: Sequence[Any]) -> tuple[int, bool, str]:
+    """Return the period of layers that see all keys, if they are the first of each, and the ends.
 
-    The period is 0 for no such layers, and 1 for all.
+    The period is 0 for no such layers, and 1 for all. The ends are layers outside of the pattern
+    that see all keys, `last` or none.
     """
+    other = _other(config)
     for i, kind in enumerate(types):
-        if kind not in (LOCAL, WHOLE):
+        if kind not in (other, WHOLE):
             raise config.fault(
                 f"layer_types[{i}] is {shown(kind)}, which cannot be simulated; "
-                f"write {LOCAL} or {WHOLE}"
+                f"write {other} or {WHOLE}"
             )
-    first = types[0] == WHOLE and LOCAL in types
+    first = types[0] == WHOLE and other in types
     start = 1 if first else 0
     every = types.index(WHOLE, start) + 1 - start if WHOLE in types[start:] else 0
     if first and not every:
         every = len(types)
+    ends = ""
+    if other == LINEAR and every and len(types) % every and types[-1] == WHOLE and not first:
+        types, ends = types[:-1], "last"
     for i, kind in enumerate(types):
         if (kind == WHOLE) != (every > 0 and (i if first else i + 1) % every == 0):
             raise config.fault(
                 f"layer {i} has {kind}, which breaks the pattern of those before; only patterns "
                 f"that repeat and begin or end with {WHOLE} can be simulated"
             )
-    return every, first
+    return every, first, ends

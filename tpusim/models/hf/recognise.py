@@ -21,7 +21,7 @@ from tpusim.models.hf.json_file import shown
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Keys of the part of a config that has the language model, among an encoder of images or sound."""
 
-_CROSS = "cross-attention"
+_CROSS, _LINEAR = "cross-attention", "linear attention"
 _INACTIVE = (None, False, 0, 1, "absolute", "vision")
 """Values with which the keys of features have no effect: one expert is an MLP, and tokens of images
 alone may attend in both directions."""
@@ -82,6 +82,8 @@ def _refuse(where: str, name: str | None, kind: str | None, keys: Mapping[str, A
     }
     known = _named(name, kind) or by_type().get(kind or "")
     what, near = ("", "") if known else refused_as(name, kind)
+    if known is not None and known.linear:
+        found.pop(_LINEAR, None)
     if known is not None:
         found = {
             w: said for w, said in found.items() if w != _CROSS or known.kind != "encoder-decoder"

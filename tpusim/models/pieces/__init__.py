@@ -54,7 +54,9 @@ from tpusim.models.pieces.joint import modulated_norm as modulated_norm
 from tpusim.models.pieces.joint import modulation as modulation
 from tpusim.models.pieces.joint import parted as parted
 from tpusim.models.pieces.latent import Latent as Latent
+from tpusim.models.pieces.latent import absorbed_attention as absorbed_attention
 from tpusim.models.pieces.latent import latent_projections as latent_projections
+from tpusim.models.pieces.linear_attention import linear_attention as linear_attention
 from tpusim.models.pieces.loss import WHOLE_LOSS as WHOLE_LOSS
 from tpusim.models.pieces.loss import LossForm as LossForm
 from tpusim.models.pieces.loss import classification_loss as classification_loss

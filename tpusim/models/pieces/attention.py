@@ -27,6 +27,7 @@ from tpusim.models.pieces.norms import NORM_KINDS, norm_of_kind
 SOFTMAX_FLOPS = 10.0
 ROTARY_FLOPS = 6.0
 SINUSOID_FLOPS = 8.0
+GATE_FLOPS = 11.0
 """Vector operations per element; see `mlp.ACTIVATION_FLOPS`."""
 
 
@@ -49,6 +50,8 @@ class AttentionForm:
     out_bias: so has the projection of the result.
     keys_as_values: one projection makes keys and values.
     fused_qkv: one projection makes queries, keys and values.
+    values: dimension of the width of the values.
+    out_gate: the result is multiplied by the sigmoid of a projection of the tokens.
     dropout: probabilities are dropped, where attention is not a kernel (kernels have none).
     """
 
@@ -64,6 +67,8 @@ class AttentionForm:
     out_bias: bool = False
     keys_as_values: bool = False
     fused_qkv: bool = False
+    values: str = "head_dim"
+    out_gate: bool = False
     dropout: bool = False
 
     def __post_init__(self) -> None:
@@ -91,9 +96,14 @@ def attention(
     """
     form = form or AttentionForm()
     if form.fused_qkv:
-        return projected(w, _seen_of_one(w, x, form), x.dims[-1], form, out)
-    q, k, v = projections(w, x, x if memory is None else memory, form)
-    return attend(w, q, k, v, form, x.dims[-1], out)
+        made = _seen_of_one(w, x, form)
+    else:
+        made = seen(w, *projections(w, x, x if memory is None else memory, form), form)
+    if form.out_gate:
+        gate = w.dense("wg", x, *made.dims[2:], out="out_gate")
+        gated = function("gated_by_sigmoid")
+        made = w.pointwise("out_gated", (made, gate), made.dims, GATE_FLOPS, function=gated)
+    return projected(w, made, x.dims[-1], form, out)
 
 
 @checked_piece
@@ -123,14 +133,14 @@ def projections(
     w: GraphWriter, x: Tokens, memory: Tokens, form: AttentionForm
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write what makes queries, keys and values for the kernel, and return those three."""
-    kv_heads = _kv_heads(w)
+    kv_heads = key_heads(w)
 
-    def made_of(name: str, given: Tensor, heads: str) -> Tensor:
-        made = w.dense(f"w{name}", given, heads, "head_dim", out=name)
+    def made_of(name: str, given: Tensor, heads: str, width: str = "head_dim") -> Tensor:
+        made = w.dense(f"w{name}", given, heads, width, out=name)
         return biased(w, f"w{name}", made, *made.dims[-2:]) if form.bias else made
 
     q, k = made_of("q", x, "heads"), made_of("k", memory, kv_heads)
-    v = k if form.keys_as_values else made_of("v", memory, kv_heads)
+    v = k if form.keys_as_values else made_of("v", memory, kv_heads, form.values)
     return _prepared(w, "q", q, form), _prepared(w, "k", k, form), v
 
 
@@ -139,8 +149,8 @@ def _seen_of_one(w: GraphWriter, x: Tensor, form: AttentionForm) -> Tensor:
 
     A kernel's operands are copied out of the product; whatever else reads a part takes a slice.
     """
-    if _kv_heads(w) != w.dim("heads"):
-        q, k, v = _grouped_parts(w, x, _kv_heads(w), form)
+    if key_heads(w) != w.dim("heads"):
+        q, k, v = _grouped_parts(w, x, key_heads(w), form)
         return seen(w, _prepared(w, "q", q, form), _prepared(w, "k", k, form), v, form)
     w.size(qkv=len("qkv"))
     made = w.dense("wqkv", x, "qkv", "heads", "head_dim", out="qkv")
@@ -180,7 +190,7 @@ def _grouped_parts(
     return q, parts[1], parts[2]
 
 
-def _kv_heads(w: GraphWriter) -> str:
+def key_heads(w: GraphWriter) -> str:
     """Return the dimension of the heads of keys and values: `heads` where there are as many.
 
     A part with `heads` of its own has its own `kv_heads` too, or none: not the model's.

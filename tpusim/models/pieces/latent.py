@@ -3,15 +3,23 @@
 DeepSeek-V2, arXiv:2405.04434, section 2.1, and DeepSeek-V3, arXiv:2412.19437, section 2.1.1. This
 is the form of training: the keys and values of all heads are expanded, and the kernel is that of
 any attention, with values of another width than queries and keys, as JAX's splash attention takes
-them. Keeping the latent alone, as inference does, has no part in a training step.
+them. A server keeps the latents alone (`absorbed_attention`).
 """
 
 from dataclasses import dataclass, replace
 
 from tpusim.base.errors import ModelError
-from tpusim.graph import GraphWriter, Pointwise, Tensor, Tokens, checked_piece, function
+from tpusim.graph import (
+    LATENT_HEADS,
+    GraphWriter,
+    Pointwise,
+    Tensor,
+    Tokens,
+    checked_piece,
+    function,
+)
 from tpusim.models.checks import check_types, check_values
-from tpusim.models.pieces.attention import ROTARY_FLOPS, rotary
+from tpusim.models.pieces.attention import ROTARY_FLOPS, AttentionForm, projected, rotary, seen
 from tpusim.models.pieces.norms import NORM_FLOPS, norm, norm_op
 from tpusim.models.self_attention import SelfAttention
 
@@ -23,7 +31,7 @@ class Latent:
     q_rank: width of the queries' latent; 0 for none.
     kv_rank: width of the latent of keys and values; 0 for none.
     rope_dim: rotated part of `head_dim`.
-    v_head_dim: width of the values; 0 for `head_dim`.
+    v_head_dim: width of the values, of any attention; 0 for `head_dim`.
     """
 
     q_rank: int = 0
@@ -43,7 +51,7 @@ class Latent:
     def _fault(self, heads: int, kv_heads: int, head_dim: int, attention: SelfAttention) -> str:
         """Return the contradiction, and what to write instead; empty where there is none."""
         if not self.kv_rank:
-            alone = [key for key in ("q_rank", "rope_dim", "v_head_dim") if getattr(self, key)]
+            alone = [key for key in ("q_rank", "rope_dim") if getattr(self, key)]
             said = "is for latent attention; give latent.kv_rank, or leave it out"
             return f"latent.{alone[0]} {said}" if alone else ""
         if not 0 < self.rope_dim < head_dim:
@@ -130,3 +138,59 @@ def _latent_and_rope(w: GraphWriter, down: Tensor, latent: Tensor, rope: Tensor)
         flops=max(NORM_FLOPS, ROTARY_FLOPS),
         function=function("norm_and_rotary", width=w.dim("rope_dim")),
     )
+
+
+@checked_piece
+def absorbed_attention(
+    w: GraphWriter,
+    x: Tokens,
+    form: AttentionForm,
+    *,
+    head_dim: int,
+    low_rank_queries: bool,
+    out: str,
+) -> Tensor:
+    """Write latent attention over the latents themselves; return its result, [..., embed].
+
+    The matrix that expands latents to keys is multiplied with the queries instead, and that of the
+    values with the result of attention, so that a cache holds one latent and one rotated key per
+    token, whatever the number of heads (DeepSeek-V2, arXiv:2405.04434, section 2.1.2).
+
+    x: [batch, sequence, embed].
+    head_dim: width of queries, of which `rope_dim` is rotated.
+    """
+    tokens = x.dims[:-1]
+    w.size(**{LATENT_HEADS: 1, "nope_dim": head_dim - w.extent("rope_dim")})
+    q = _queries(w, x, low_rank_queries)
+    own, rotated = (w.tensor(name, (*tokens, "heads", dim)) for name, dim in _QUERY_PARTS)
+    w.write(_moved(w, "q_parts", (q,), (own, rotated)))
+    up = w.weight("wk_b", "heads", "nope_dim", "kv_rank")
+    absorbed = w.einsum("wk_b", own, up, w.tensor("q_latents", (*tokens, "heads", "kv_rank")))
+    query = w.tensor("q_absorbed", (*tokens, "heads", "kv_down"))
+    down = w.dense("wkv_a", x, "kv_down", out="kv_down")
+    latent, rope = w.tensor("kv_latent", (*tokens, "kv_rank")), w.tensor("k_rope", _rope(tokens))
+    key = w.tensor("k_latent", (*tokens, LATENT_HEADS, "kv_down"))
+    value = w.tensor("v_latent", (*tokens, LATENT_HEADS, "kv_rank"))
+    w.write(
+        _moved(w, "q_joined", (absorbed, rotated), (query,)),
+        _latent_and_rope(w, down, latent, rope),
+        _moved(w, "kv_joined", (latent, rope), (key, value)),
+    )
+    context = seen(w, query, key, value, form)
+    expand = w.weight("wv_b", "heads", "kv_rank", "v_head_dim")
+    values = w.tensor("values", (*tokens, "heads", "v_head_dim"))
+    return projected(w, w.einsum("wv_b", context, expand, values), x.dims[-1], form, out)
+
+
+_QUERY_PARTS = (("q_nope", "nope_dim"), ("q_rope", "rope_dim"))
+
+
+def _rope(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    return (*tokens, "rope_dim")
+
+
+def _moved(
+    w: GraphWriter, name: str, given: tuple[Tensor, ...], made: tuple[Tensor, ...]
+) -> Pointwise:
+    """Return a group that only moves its operands."""
+    return Pointwise(f"{w.prefix}{name}", given, made, 0.0, keeps="", alone=True)

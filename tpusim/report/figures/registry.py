@@ -4,16 +4,18 @@ A figure is one file: a function that computes its data, one that draws them, an
 `register_figure`; the line of `tpusim.report.figures` that imports it puts it into every report.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from tpusim.base.errors import TpusimError
 from tpusim.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tpusim.serving import ServingResult
 
 Given = ParamSpec("Given")
 Drawn = TypeVar("Drawn")
@@ -36,8 +38,20 @@ class ReportFigure:
     applies: Callable[[Result], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class ServingFigure:
+    """A figure of a simulated server; `name`, `data` and `plot` are those of `ReportFigure`."""
+
+    name: str
+    data: "Callable[[ServingResult], Any]"
+    plot: "Callable[[Any], Axes]"
+
+
 FIGURES: dict[str, ReportFigure] = {}
 """The registered figures, by name."""
+
+SERVING_FIGURES: dict[str, ServingFigure] = {}
+"""The figures of a simulated server, by name."""
 
 
 def register_figure(
@@ -50,11 +64,26 @@ def register_figure(
 
     Raise TpusimError if the name is taken, or cannot name a file.
     """
+    _check_name(name, FIGURES)
+    FIGURES[name] = ReportFigure(name, data, plot, applies)
+
+
+def register_serving_figure(
+    name: str, data: "Callable[[ServingResult], Any]", plot: "Callable[[Any], Axes]"
+) -> None:
+    """Add a figure to every report of a simulated server; see `ServingFigure`.
+
+    plot: draws what `data` returns. Raise TpusimError as `register_figure`.
+    """
+    _check_name(name, SERVING_FIGURES)
+    SERVING_FIGURES[name] = ServingFigure(name, data, plot)
+
+
+def _check_name(name: str, taken: Collection[str]) -> None:
     if not name.replace("-", "_").isidentifier():
         raise TpusimError(f"figure {name!r} cannot name a file; write letters, digits, - and _")
-    if name in FIGURES:
+    if name in taken:
         raise TpusimError(f"there is a figure {name!r} already; choose another name")
-    FIGURES[name] = ReportFigure(name, data, plot, applies)
 
 
 def of_result(plot: Callable[Given, Drawn]) -> Callable[Given, Drawn]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 
 from matplotlib import style
@@ -14,8 +15,9 @@ from matplotlib.figure import Figure
 from tpusim.base.plain_text import plain
 from tpusim.report.figures.breakdown import breakdown_title
 from tpusim.report.figures.canvas import for_files
-from tpusim.report.figures.registry import FIGURES
+from tpusim.report.figures.registry import FIGURES, SERVING_FIGURES
 from tpusim.results import Result
+from tpusim.serving import ServingResult
 
 FIGURE_DPI = 160
 PNG_COMPRESSION = 2
@@ -46,6 +48,14 @@ def draw_figures(result: Result) -> Iterator[tuple[str, Figure]]:
             figure = (axes[0] if isinstance(axes, Sequence) else axes).get_figure(root=True)
             assert figure is not None
             yield entry.name, figure
+
+
+def serving_figure_bytes(result: ServingResult) -> dict[str, bytes]:
+    """Render each figure of a simulated server as PNG and SVG, by file name."""
+    files: dict[str, bytes] = {}
+    for name, entry in sorted(SERVING_FIGURES.items()):
+        files |= figure_files(name, partial(entry.plot, entry.data(result)), result.title)
+    return files
 
 
 def _render(figure: Figure, title: str) -> Iterator[tuple[str, bytes]]:

@@ -20,7 +20,7 @@ from tpusim.report.html.resource_use import resource_rows
 from tpusim.report.html.time_parts import time_views
 from tpusim.report.html.trust import chip_sources, conventions, runs_like
 from tpusim.report.link_traffic import BUSY
-from tpusim.results import LEAST_SHOWN, PICO, Advice, Result, limits
+from tpusim.results import LEAST_SHOWN, PICO, Advice, Result, ServedStep, limits
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -60,6 +60,7 @@ def report_page(
     return template("report.html.jinja").render(
         title=plain(result.title),
         chips=result.pod.chips,
+        kind="step of a server" if isinstance(result, ServedStep) else "training step",
         verdict=str(result.fit),
         to_fit=result.ways_to_fit(),
         step=format_seconds(result.step_time_s),

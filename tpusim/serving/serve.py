@@ -1,0 +1,180 @@
+"""The front door of serving: steps are simulated, and then the server whose steps they are."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from tpusim.base.checked_call import checked_call
+from tpusim.engine.clock import picoseconds
+from tpusim.hardware import Slice
+from tpusim.models import Architecture
+from tpusim.plan import ServingPlan
+from tpusim.results import PlanResult
+from tpusim.server import Policy, Served
+from tpusim.server import serve as serve_requests
+from tpusim.server.replica_pool import Router
+from tpusim.server.step_load import StepLoad
+from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
+from tpusim.serving.engines import Engine
+from tpusim.serving.result import ServingResult
+from tpusim.serving.step_table import StepTable
+from tpusim.simulation.arguments import check_model, check_slice
+from tpusim.traffic import Traffic
+
+DEFAULT_ENGINE = "vllm-tpu"
+
+ORDER = "write serve(model, plan, slice, traffic)"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One replica before its traffic: its steps, the room for its cache, and its policy."""
+
+    steps: StepTable
+    room: CacheRoom
+    policy: Policy
+
+    @classmethod
+    def of(
+        cls,
+        model: Architecture,
+        plan: ServingPlan,
+        pod: Slice,
+        engine: Engine,
+        *,
+        longest: int = 1,
+        drafted: int = 0,
+        accepted: float = 1.0,
+        least_decodes: int = 0,
+    ) -> "Server":
+        """Return a replica.
+
+        longest: tokens of the longest request, which the cache must hold.
+        drafted, accepted: see `Policy`.
+        least_decodes: see `Engine.buckets`.
+
+        Raise PlanError for a plan that the model does not admit, and for a cache that cannot hold
+        the longest request.
+        """
+        ranks = plan.ranks
+        buckets = engine.buckets(ranks, least_decodes)
+        most = max((engine.max_num_batched_tokens, *buckets.tokens))
+        rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
+        room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
+        engine = engine.changed(max_num_seqs=_sequences(engine, room, ranks))
+        policy = engine.policy(
+            pages=needed_pages(room, longest, model.name),
+            page_size=plan.page_size,
+            ranks=ranks,
+            drafted=drafted,
+            accepted=accepted,
+        )
+        steps = StepTable(model, plan, pod, buckets, drafted + 1, engine.routes_padding)
+        return cls(steps, room, policy)
+
+
+def _sequences(engine: Engine, room: CacheRoom, ranks: int) -> int:
+    """Return `max_num_seqs` of an engine, of which each rank has no more than there is room for."""
+    most = room.sequences if engine.seqs_per_rank else room.sequences * ranks
+    return min(engine.max_num_seqs, most)
+
+
+@checked_call
+def serve(
+    model: Architecture | str,
+    plan: ServingPlan,
+    pod: Slice | str,
+    traffic: Traffic,
+    engine: Engine | None = None,
+    *,
+    replicas: int = 1,
+    router: Router = "round-robin",
+    drafted: int = 0,
+    accepted: float = 1.0,
+    ready_s: float = 0.0,
+    fold: bool = True,
+) -> ServingResult:
+    """Simulate a server: its requests in time, with the simulated steps of the model.
+
+    Each step has the arrays of the engine's bucket. A step's time on the devices is simulated once
+    for each bucket, to which attention adds its time on the load of the step.
+
+    model, pod: as of `simulate`; the slice is that of one replica.
+    plan: how the model is divided over the slice, and its dtypes.
+    traffic: requests, such as those of `Traffic.poisson` or `Traffic.read`.
+    engine: the engine with its settings; None for vLLM with its defaults.
+    replicas: servers with a slice each, among which `router` distributes requests.
+    drafted: tokens that speculation drafts for each sequence and step; 0 for none.
+    accepted: mean tokens of a sequence and step with speculation, at most `drafted + 1`.
+    ready_s: seconds until the replicas begin to serve (cold start).
+    fold: see `tpusim.server.serve`.
+
+    Raise PlanError for a plan that the model does not admit and for a cache that cannot hold the
+    longest request, ServerError for settings that contradict each other.
+    """
+    model, pod = check_model(model, ORDER, "serve"), check_slice(pod, ORDER)
+    engine = engine or Engine.of(DEFAULT_ENGINE, chip=pod.chip.generation)
+    requests = traffic.requests
+    longest = int((requests.prompt + requests.output).max())
+    if engine.max_model_len:
+        longest = min(longest, engine.max_model_len)
+    server = Server.of(
+        model, plan, pod, engine, longest=longest, drafted=drafted, accepted=accepted
+    )
+    served = serve_requests(
+        traffic,
+        server.policy,
+        server.steps,
+        replicas=replicas,
+        router=router,
+        ready_ps=picoseconds(ready_s),
+        fold=fold,
+    )
+    prefill, decode = typical_steps(server.steps, served)
+    return ServingResult.of(
+        served,
+        traffic,
+        server.policy,
+        replicas=replicas,
+        model=model,
+        plan=plan,
+        pod=pod,
+        prefill=prefill,
+        decode=decode,
+        notes=(str(server.room),),
+    )
+
+
+def typical_steps(steps: StepTable, served: Served) -> tuple[PlanResult | None, PlanResult | None]:
+    """Return a step with prompts and one that only decodes, of mean loads; None where none is.
+
+    The mean counts each step once. A sequence that decodes sees its prompt and half of its answer;
+    a prompt is at its middle.
+    """
+    spans = served.spans
+    with_prompts, alone = spans.prefills > 0, (spans.prefills == 0) & (spans.decodes > 0)
+    context = float((served.prompt + served.output / 2).mean())
+    prefill = decode = None
+    if with_prompts.any():
+        weights = spans.steps[with_prompts]
+        tokens = ceil((spans.prefills[with_prompts] * weights).sum() / weights.sum())
+        decodes = int((spans.decodes[with_prompts] * weights).sum() / weights.sum())
+        prefill = steps.step(prompt_load(tokens, float(served.prompt.mean()), decodes, context))
+    if alone.any():
+        weights = spans.steps[alone]
+        decodes = max(1, round((spans.decodes[alone] * weights).sum() / weights.sum()))
+        drafted = steps.drafted
+        decode = steps.step(StepLoad(decodes * drafted, round(decodes * context)))
+    return prefill, decode
+
+
+def prompt_load(tokens: int, prompt: float, decodes: int = 0, context: float = 0.0) -> StepLoad:
+    """Return the load of a step with `tokens` of prompts of a mean length.
+
+    A prompt that is longer than the tokens is in the middle of its chunks; shorter ones are whole.
+    """
+    before = max(0.0, (prompt - tokens) / 2)
+    each = min(prompt, tokens)
+    count = tokens / each
+    keys = count * (before + each)
+    pairs = count * (each * before + each * (each + 1) / 2)
+    return StepLoad(decodes, round(decodes * context), tokens, round(keys), round(pairs))
