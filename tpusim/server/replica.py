@@ -226,7 +226,7 @@ class Replica:
             loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
             fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
             routed = sum(one.decodes + one.prefills for one in loads)
-            load = StepLoad(*(count * each for each in fullest[:-1]), routed)
+            load = StepLoad(*(count * each for each in fullest))._replace(routed=routed)
         sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
         return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
 
