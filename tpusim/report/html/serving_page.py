@@ -73,9 +73,8 @@ def _answers(result: ServingResult) -> Iterator[Answer]:
     if bars:
         yield Answer("What bounds it?", bars[0][0], ("shares of the time in steps",), tuple(bars))
     if result.cost is not None and result.output_cost is not None:
-        about = (str(result.cost),)
         value = f"{format_dollars(result.output_cost.usd)} per million output tokens"
-        yield Answer("What does it cost?", value, about)
+        yield Answer("What does it cost?", value, (str(result.cost),))
 
 
 def _facts(result: ServingResult) -> Iterator[Fact]:
