@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 from tpusim.base.errors import PlanError
 from tpusim.frames import ForwardFrame, sizes_of
@@ -73,7 +74,7 @@ def serving_step(
     Raise PlanError for a plan that the model does not admit.
     """
     graph = serving_graph(model, plan, load, shape)
-    sharding = _with_rules_of_cache(plan)
+    sharding = _with_rules_of_cache(plan, graph)
     inner = plan.step_plan(plan.ranks, shape.tokens, sharding, pod.chip.generation)
     found = resolve_rules(sharding, graph)
     rules = replace(found, fixed=tuple(_fixed_layouts(plan, graph, found)))
@@ -135,12 +136,29 @@ def _with_heads_for_all(graph: Graph, plan: ServingPlan) -> Graph:
     return with_repeated_keys(graph, heads)
 
 
-def _with_rules_of_cache(plan: ServingPlan) -> Sharding:
-    """Return the sharding of a plan with the rules of dimensions that only a cache has."""
+def _with_rules_of_cache(plan: ServingPlan, graph: Graph) -> Sharding:
+    """Return the sharding of a plan with the rules of dimensions that only a cache has.
+
+    Buffers of experts have rows for all choices of all tokens, though the slots of few tokens are
+    rounded up to one per expert.
+    """
     ranks = plan.over("data", "attn_data")
     own = {f"act_{ROWS}": plan.token_axes[len(ranks) :], f"act_{CACHED}": ranks}
     sharding = plan.sharding
-    return replace(sharding, rules={**sharding.rules, **own})
+    experts = replace(sharding.experts, buffer=_buffer_of_experts(plan, graph))
+    return replace(sharding, rules={**sharding.rules, **own}, experts=experts)
+
+
+def _buffer_of_experts(plan: ServingPlan, graph: Graph) -> float:
+    """Return the rows of a device's buffer over its slots; 0 for a model without experts."""
+    sizes = graph.sizes
+    if "expert" not in sizes:
+        return 0.0
+    wide = prod(plan.mesh[axis] for axis in plan.over(ATTENTION_DATA, TENSOR))
+    devices = wide if plan.expert_parallel else 1
+    experts, choices = sizes["expert"], sizes["choice"]
+    filled = sizes["seq"] * choices / (experts * sizes["slot"])
+    return max(1.0, filled * min(devices, experts / choices))
 
 
 def _fixed_layouts(
@@ -158,8 +176,9 @@ def _fixed_layouts(
             continue
         if isinstance(op, Gather) and op.table.role is TensorRole.PARAM:
             yield op.table.name, (plan.over(TENSOR), rules.layout(op.table)[1])
+        routed = any(map(_of_router, op.outputs)) and bool(plan.over(ATTENTION_DATA))
         for tensor in (*op.inputs, *op.outputs):
-            if _of_router(tensor):
+            if _of_router(tensor) or (routed and tensor.role is TensorRole.ACTIVATION):
                 yield tensor.name, _whole_experts(tensor, plan)
             elif plan.over(ATTENTION_DATA) and _of_all(tensor):
                 yield tensor.name, _gathered(tensor, plan, rules)

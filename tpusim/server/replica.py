@@ -4,10 +4,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from simpy import Environment, Event
+from simpy import Event
 
 from tpusim.server.decode_run import DecodeRun
-from tpusim.server.moments import BEGIN, END, Moment
+from tpusim.server.moments import BEGIN, END, Moment, Picoseconds
 from tpusim.server.policy import Policy
 from tpusim.server.rank import Rank
 from tpusim.server.request_log import RequestLog
@@ -22,6 +22,9 @@ Send: TypeAlias = Callable[["Replica", Sequence], None]
 
 class Replica:
     """An engine whose data-parallel ranks step together.
+
+    All ranks run the step of the fullest one, as devices wait for each other: the load of the
+    replica's step is the largest of a rank, field by field, times the number of ranks.
 
     A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
     run, which ends with the first sequence that is complete or finds no page, or with the step in
@@ -39,7 +42,7 @@ class Replica:
 
     def __init__(
         self,
-        env: Environment,
+        env: Picoseconds,
         number: int,
         policy: Policy,
         costs: StepCosts,
@@ -212,7 +215,8 @@ class Replica:
             apart = [[each for each in chosen if each.rank == rank] for rank in range(count)]
             loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
             fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
-            load = StepLoad(*(count * each for each in fullest))
+            routed = sum(one.decodes + one.prefills for one in loads)
+            load = StepLoad(*(count * each for each in fullest[:-1]), routed)
         sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
         return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
 

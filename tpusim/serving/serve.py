@@ -68,7 +68,8 @@ class Server:
             drafted=drafted,
             accepted=accepted,
         )
-        return cls(StepTable(model, plan, pod, buckets, drafted + 1), room, policy)
+        steps = StepTable(model, plan, pod, buckets, drafted + 1, engine.routes_padding)
+        return cls(steps, room, policy)
 
 
 def _sequences(engine: Engine, room: CacheRoom, ranks: int) -> int:

