@@ -27,12 +27,26 @@ LINEAR = 1e-4
 
 
 @dataclass(slots=True)
+class KnownSteps:
+    """Steps that were simulated, which tables that differ in their buckets alone share.
+
+    bases: picoseconds without attention kernels, by tokens and rows of each rank, and the tokens
+        that experts serve.
+    kernels: rates of the attention kernels, and how often each runs; empty before the first step.
+    """
+
+    bases: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    kernels: tuple[tuple[float, LoadRates], ...] = ()
+
+
+@dataclass(slots=True)
 class StepTable:
     """Steps of one replica, by bucket.
 
     buckets: the sizes for which steps are compiled.
     drafted: tokens of a sequence that decodes in a step, 1 without speculation.
     routes_padding: experts serve tokens too that only fill a bucket.
+    known: steps of the same model, plan and slice that were simulated before.
     """
 
     model: Architecture
@@ -41,8 +55,7 @@ class StepTable:
     buckets: Buckets
     drafted: int = 1
     routes_padding: bool = False
-    _bases: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False)
-    _kernels: tuple[tuple[float, LoadRates], ...] = field(default=(), init=False)
+    known: KnownSteps = field(default_factory=KnownSteps)
 
     def step(self, load: StepLoad) -> PlanResult:
         """Simulate one step of a load, in the arrays of its bucket."""
@@ -69,7 +82,7 @@ class StepTable:
         if not last:
             return one
         other = self._attention(StepLoad(decodes, context + last * growth))
-        if last < 2 or not any(getattr(rates, "window", 0) for _, rates in self._kernels):
+        if last < 2 or not any(getattr(rates, "window", 0) for _, rates in self.known.kernels):
             return steps * (one + other) // 2
         half = steps // 2
         middle = self._attention(StepLoad(decodes, context + half * growth))
@@ -82,16 +95,35 @@ class StepTable:
 
     def _attention(self, load: StepLoad) -> int:
         given = AttentionLoad(*self.buckets.read(load, self.plan.ranks, self.drafted)[:-1])
-        found = sum(times * rates.seconds(given) for times, rates in self._kernels)
+        found = sum(times * rates.seconds(given) for times, rates in self.known.kernels)
         return picoseconds(found)
 
     def _base(self, load: StepLoad) -> int:
         """Return the picoseconds of the step of a bucket, without its attention kernels."""
-        bucket = self._bucket(load)
-        found = self._bases.get(bucket)
+        return self._base_of(self._bucket(load))
+
+    def _base_of(self, bucket: tuple[int, int, int]) -> int:
+        found = self.known.bases.get(bucket)
         if found is None:
-            found = self._bases[bucket] = self._new_base(*bucket)
+            found = self.known.bases[bucket] = self._new_base(*bucket)
         return found
+
+    def least_steps(self) -> list[tuple[int, int]]:
+        """Return tokens of each rank and the least picoseconds of a step, for each bucket.
+
+        No step of a bucket takes less: it has no keys, the fewest rows, and a token for experts.
+        Without buckets, it is the step of one token alone.
+        """
+        sizes = self.buckets
+        least = self._bucket(StepLoad(1, 0))
+        rows = min(sizes.rows, default=least[1])
+        found = [(tokens, rows) for tokens in sizes.tokens]
+        found += [(each * self.drafted, each) for each in sizes.decodes]
+        routed = least[2]
+        return [
+            (tokens, self._base_of((tokens, rows, min(routed, tokens * self.plan.ranks))))
+            for tokens, rows in found or [least[:2]]
+        ]
 
     def _shape(self, tokens: int, rows: int, routed: int) -> StepShape:
         return StepShape(tokens=tokens, rows=rows, drafted=self.drafted, routed=routed)
@@ -101,7 +133,7 @@ class StepTable:
         nothing = StepLoad(0, 0)
         result = serve_step(self.model, self.plan, self.pod, nothing, shape)
         device, slowest = self.pod.chip.device, slowest_chip(self.pod)
-        self._kernels = tuple(
+        self.known.kernels = tuple(
             (trips * slowest, rates)
             for op, trips in walk_ops(result.program.body)
             if isinstance(op, Compute) and (rates := load_rates(op.work, device)) is not None
