@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
 
 from tpusim.base.errors import PlanError
 from tpusim.frames import ForwardFrame, sizes_of
@@ -139,26 +138,22 @@ def _with_heads_for_all(graph: Graph, plan: ServingPlan) -> Graph:
 def _with_rules_of_cache(plan: ServingPlan, graph: Graph) -> Sharding:
     """Return the sharding of a plan with the rules of dimensions that only a cache has.
 
-    Buffers of experts have rows for all choices of all tokens, though the slots of few tokens are
-    rounded up to one per expert.
+    Kernels gather the rows of a device's own experts, of which an even share is in its buffers.
     """
     ranks = plan.over("data", "attn_data")
     own = {f"act_{ROWS}": plan.token_axes[len(ranks) :], f"act_{CACHED}": ranks}
     sharding = plan.sharding
-    experts = replace(sharding.experts, buffer=_buffer_of_experts(plan, graph))
+    experts = replace(sharding.experts, buffer=_buffer_of_experts(graph))
     return replace(sharding, rules={**sharding.rules, **own}, experts=experts)
 
 
-def _buffer_of_experts(plan: ServingPlan, graph: Graph) -> float:
+def _buffer_of_experts(graph: Graph) -> float:
     """Return the rows of a device's buffer over its slots; 0 for a model without experts."""
     sizes = graph.sizes
     if "expert" not in sizes:
         return 0.0
-    wide = prod(plan.mesh[axis] for axis in plan.over(ATTENTION_DATA, TENSOR))
-    devices = wide if plan.expert_parallel else 1
-    experts, choices = sizes["expert"], sizes["choice"]
-    filled = sizes["seq"] * choices / (experts * sizes["slot"])
-    return max(1.0, filled * min(devices, experts / choices))
+    filled = sizes["seq"] * sizes["choice"] / (sizes["expert"] * sizes["slot"])
+    return max(1.0, filled)
 
 
 def _fixed_layouts(

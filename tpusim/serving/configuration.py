@@ -65,18 +65,13 @@ class Configuration:
         rate = self.pod.usd_per_second()
         return None if rate is None else rate * SECONDS_AN_HOUR * self.replicas
 
-    def settings(self, *, named: bool = False) -> tuple[str, ...]:
-        """Return the changed keys as `--set` takes them; those of another slice first.
-
-        named: the section [slice] of the run file has a name, in place of chip and topology.
-        """
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The changed keys as `--set` takes them; another slice first."""
         given = dict(self.keys)
         pod = given.pop("slice", None)
-        found = settings_of(given, "serving")
-        if pod is None:
-            return found
-        shape = {"chip": pod.chip.name, "topology": str(pod.topology)}
-        return (*settings_of({"name": pod.name} if named else shape, "slice"), *found)
+        named = () if pod is None else settings_of({"name": pod.name}, "slice")
+        return (*named, *settings_of(given, "serving"))
 
     def __str__(self) -> str:
         each = f"{self.replicas} x " if self.replicas > 1 else ""

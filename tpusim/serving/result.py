@@ -196,7 +196,7 @@ class ServingResult(ShortRepr):
         yield ""
         yield from entry("load", self._load())
         if fullest is not None and fullest.fit is Fit.FITS:
-            yield from entry("HBM", f"fits: {need_words(fullest)}")
+            yield from entry("HBM", f"fits: {need_words(fullest)}, without the cache")
         yield from entry("cache", self._cache())
         yield from entry("bound by", self._bounds())
         if self.cost is not None and self.output_cost is not None:
@@ -289,11 +289,16 @@ class ServingResult(ShortRepr):
         yield from entry("engine", self.engine_words)
         for head, step in (("prefill", self.prefill), ("decode", self.decode)):
             if step is not None:
-                yield from entry(
-                    head, f"a step of {format_seconds(step.step_time_s)}; {step.rates}"
-                )
+                yield from entry(head, step_words(step))
         for note in self.notes:
             yield from entry("note", note)
+
+
+def step_words(step: Result) -> str:
+    """Return how long a step takes, for which load, and its MFU."""
+    load = dict(step.about()).get("load")
+    head = f"a step of {format_seconds(step.step_time_s)}{f': {load}' if load else ''}"
+    return head if step.mfu is None else f"{head}; MFU {step.mfu:.1%}"
 
 
 def number(value: float) -> str:

@@ -1,19 +1,23 @@
 """The front door of serving: steps are simulated, and then the server whose steps they are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from tpusim.base.checked_call import checked_call
+from tpusim.base.units import format_seconds
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.results import PlanResult
-from tpusim.server import Policy, Served
+from tpusim.server import DecodePool, Policy, Served
 from tpusim.server import serve as serve_requests
 from tpusim.server.replica_pool import Router
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
+from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.result import ServingResult
 from tpusim.serving.step_table import KnownSteps, StepTable
@@ -95,6 +99,7 @@ def serve(
     drafted: int = 0,
     accepted: float = 1.0,
     ready_s: float = 0.0,
+    decode: DecodeServer | None = None,
     fold: bool = True,
 ) -> ServingResult:
     """Simulate a server: its requests in time, with the simulated steps of the model.
@@ -110,6 +115,7 @@ def serve(
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     accepted: mean tokens of a sequence and step with speculation, at most `drafted + 1`.
     ready_s: seconds until the replicas begin to serve (cold start).
+    decode: replicas that decode alone; those of the other arguments then prefill alone.
     fold: see `tpusim.server.serve`.
 
     Raise PlanError for a plan that the model does not admit and for a cache that cannot hold the
@@ -121,6 +127,8 @@ def serve(
     server = Server.of(
         model, plan, pod, engine, longest=longest, drafted=drafted, accepted=accepted
     )
+    given = {"longest": longest, "drafted": drafted, "accepted": accepted}
+    other = None if decode is None else _decoding(model, server, engine, decode, given)
     served = serve_requests(
         traffic,
         server.policy,
@@ -128,9 +136,14 @@ def serve(
         replicas=replicas,
         router=router,
         ready_ps=picoseconds(ready_s),
+        decode=None if other is None else other.pool,
         fold=fold,
     )
-    prefill, decode = typical_steps(server.steps, served)
+    prefill, decoded = typical_steps(server.steps, served)
+    notes = [str(server.room)]
+    if other is not None:
+        _, decoded = typical_steps(other.server.steps, served)
+        notes.append(other.said)
     return ServingResult.of(
         served,
         traffic,
@@ -140,8 +153,8 @@ def serve(
         plan=plan,
         pod=pod,
         prefill=prefill,
-        decode=decode,
-        notes=(str(server.room),),
+        decode=decoded,
+        notes=tuple(notes),
     )
 
 
@@ -150,6 +163,45 @@ def longest_request(traffic: Traffic, engine: Engine) -> int:
     requests = traffic.requests
     longest = int((requests.prompt + requests.output).max())
     return min(longest, engine.max_model_len) if engine.max_model_len else longest
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """Replicas that decode alone, as the simulation takes them and in words."""
+
+    server: Server
+    pool: DecodePool
+    said: str
+
+
+def _decoding(
+    model: Architecture,
+    first: Server,
+    engine: Engine,
+    decode: DecodeServer,
+    given: Mapping[str, Any],
+) -> _Decoding:
+    """Return the replicas that decode what others have prefilled.
+
+    first, engine: those that prefill.
+    given: arguments of `Server.of` besides.
+    """
+    steps = first.steps
+    plan, pod = decode.plan or steps.plan, decode.pod or steps.pod
+    server = Server.of(model, plan, pod, decode.engine or engine, **given)
+    transfer = CacheTransfer.of(first.room, steps.plan, (steps.pod, pod), decode)
+    pool = DecodePool(
+        policy=server.policy,
+        costs=server.steps,
+        transfer_ps=transfer.ps,
+        replicas=decode.replicas,
+        router=decode.router,
+    )
+    said = (
+        f"{decode.replicas} x {pod} decode alone ({plan}), {server.room}; a cache of 1,000 tokens "
+        f"comes in {format_seconds(transfer.ps(1000) * 1e-12)}"
+    )
+    return _Decoding(server, pool, said)
 
 
 def typical_steps(steps: StepTable, served: Served) -> tuple[PlanResult | None, PlanResult | None]:

@@ -1,6 +1,5 @@
 """The time of a server: steps by what they compute, the host between them, and idle time."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -69,17 +68,18 @@ def bounds_of(time: ServerTime, prefill: Result | None, decode: Result | None) -
     whole = time.busy_s
     if not whole:
         return {}
-    found: Counter[str] = Counter({HOST: time.host_s / whole})
+    found = {HOST: time.host_s / whole}
     for seconds, step in ((time.prefill_s, prefill), (time.decode_s, decode)):
         for name, share in _shares(step).items():
-            found[name] += seconds / whole * share
-    return {name: share for name, share in found.most_common() if share}
+            found[name] = found.get(name, 0.0) + seconds / whole * share
+    ranked = sorted(found.items(), key=lambda each: -each[1])
+    return {name: share for name, share in ranked if share}
 
 
 def _shares(step: Result | None) -> Mapping[str, float]:
     if step is None:
         return {"steps": 1.0}
-    shares: Counter[str] = Counter()
+    shares: dict[str, float] = {}
     for limit in limits(step):
-        shares[limit.resource] += limit.share
+        shares[limit.resource] = shares.get(limit.resource, 0.0) + limit.share
     return shares

@@ -15,7 +15,7 @@ from tpusim.models import Architecture
 from tpusim.pipeline.serving_step import StepShape
 from tpusim.plan import ServingPlan
 from tpusim.program import AttentionLoad, Compute, walk_ops
-from tpusim.results import PlanResult
+from tpusim.results import ServedStep
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.engines.buckets import Buckets
 from tpusim.simulation.serving_run import serve_step
@@ -57,7 +57,7 @@ class StepTable:
     routes_padding: bool = False
     known: KnownSteps = field(default_factory=KnownSteps)
 
-    def step(self, load: StepLoad) -> PlanResult:
+    def step(self, load: StepLoad) -> ServedStep:
         """Simulate one step of a load, in the arrays of its bucket."""
         shape = self._shape(*self._bucket(load))
         read = self.buckets.read(load, self.plan.ranks, self.drafted)

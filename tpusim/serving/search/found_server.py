@@ -7,6 +7,8 @@ from typing import Any
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.units import format_dollars
 from tpusim.base.value_checks import is_list
+from tpusim.serving.result import number
+from tpusim.serving.saturation import Load
 from tpusim.serving.configuration import Configuration, checked_price
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, shown
 
@@ -26,15 +28,15 @@ class FoundServer:
 
     configuration: of the server.
     values: metrics of `Targets`, all of them.
-    saturated: requests outrun it.
-    strain: how much of its targets it takes; above 1 it misses one, and infinite if saturated.
+    load: what arrives, and whether that saturates it.
+    strain: the largest part of a target that it takes; above 1 it misses one.
     objectives: values of the objectives.
-    pages: tokens of the cache of a rank.
+    cache_tokens: that a rank holds.
     """
 
     configuration: Configuration
     values: Mapping[str, float]
-    saturated: bool
+    load: Load
     strain: float
     objectives: tuple[float, ...]
     cache_tokens: int
@@ -42,7 +44,12 @@ class FoundServer:
     @property
     def meets(self) -> bool:
         """The server meets all targets."""
-        return self.strain <= 1 and not self.saturated
+        return self.strain <= 1 and not self.load.saturated
+
+    def distance(self) -> tuple[float, float]:
+        """Return how far the server is from meeting the targets, to compare with others."""
+        over = self.load.offered / self.load.sustainable if self.load.saturated else 1.0
+        return over, self.strain
 
     @property
     def rank(self) -> tuple[float, ...]:
@@ -57,10 +64,10 @@ class FoundServer:
             "chips": chosen.chips,
             "replicas": chosen.replicas,
             "plan": str(chosen.plan),
-            "settings": list(chosen.settings()),
+            "settings": list(chosen.settings),
             "usd_per_hour": chosen.usd_per_hour,
             **self.values,
-            "saturated": self.saturated,
+            "saturated": self.load.saturated,
             "meets": self.meets,
             "strain": self.strain,
             "cache_tokens": self.cache_tokens,
@@ -94,12 +101,19 @@ class ServerSearch:
     def verdict(self) -> str:
         """What is known, in a sentence."""
         if self.best:
-            what = "a better trade" if len(self.objectives) > 1 else "a better server"
-            return f"proved: the space has no {what} that meets the targets"
+            if len(self.objectives) > 1:
+                return "proved: no server that meets the targets is better in both"
+            return "proved: no server that meets the targets is better"
         if self.nearest is None:
             return "no server of the space can be simulated; write other slices or dtypes"
         missed = "; ".join(self.targets.missed(self.nearest.values).values())
-        why = "is saturated" if self.nearest.saturated else f"misses {missed}"
+        load = self.nearest.load
+        why = f"misses {missed}"
+        if load.saturated:
+            why = (
+                f"is saturated: {number(load.offered)} requests/s arrive, and "
+                f"{number(load.sustainable)} start"
+            )
         return (
             f"no server of the space meets the targets ({self.targets}); the nearest, "
             f"{self.nearest.configuration}, {why}"

@@ -19,7 +19,7 @@ from tpusim.base.shown_value import shown
 from tpusim.models import Architecture
 from tpusim.serving.configuration import Configuration
 from tpusim.serving.metrics import ServingMetrics, measure
-from tpusim.serving.saturation import load_of
+from tpusim.serving.saturation import Load, load_of
 from tpusim.serving.search.found_server import (
     FoundServer,
     ServerSearch,
@@ -40,8 +40,9 @@ SCREENED = 5
 
 LEAST_SCREENED = 100
 
-NEAREST = 4
-"""Servers that are simulated to say which is the nearest, where none meets the targets."""
+LIKELY, NEAREST = 48, 4
+"""Servers of which a few requests, and then all, are simulated to say which is the nearest, where
+none meets the targets."""
 
 Rank: TypeAlias = tuple[float, ...]
 Progress: TypeAlias = Callable[[int, int], None]
@@ -212,29 +213,32 @@ class _Hunt:
             return
         self._push(candidate, values)
 
-    def _simulate(self, candidate: _Candidate) -> FoundServer:
+    def _measured(
+        self, candidate: _Candidate, traffic: Traffic
+    ) -> tuple[dict[str, float], Load]:
+        """Return the metrics of a candidate, and its load."""
+        server, configuration = candidate.server, candidate.configuration
+        assert server is not None
+        served = configuration.served(server, traffic)
+        policy, replicas = server.policy, configuration.replicas
+        metrics = measure(served, pages=policy.pages * policy.ranks, replicas=replicas)
+        return dict(metric_values(metrics)), load_of(served, traffic.rate, traffic.users)
+
+    def _simulate(self, candidate: _Candidate) -> None:
         """Simulate all requests, and keep the server if it is an answer."""
+        values, load = self._measured(candidate, self.traffic)
         assert candidate.server is not None
-        configuration, server = candidate.configuration, candidate.server
-        served = configuration.served(server, self.traffic)
-        policy = server.policy
-        metrics = measure(
-            served, pages=policy.pages * policy.ranks, replicas=configuration.replicas
-        )
-        values = dict(metric_values(metrics))
-        saturated = load_of(served, self.traffic.rate, self.traffic.users).saturated
         found = FoundServer(
-            configuration,
+            candidate.configuration,
             values,
-            saturated,
-            float("inf") if saturated else self.targets.strain(values),
-            tuple(objective_value(name, configuration, values) for name in self.names),
-            server.room.tokens,
+            load,
+            self.targets.strain(values),
+            tuple(objective_value(name, candidate.configuration, values) for name in self.names),
+            candidate.server.room.tokens,
         )
         self.tried.append(found)
         if found.meets:
             self._keep(found)
-        return found
 
     def _keep(self, found: FoundServer) -> None:
         """Keep a server among the best."""
@@ -249,12 +253,17 @@ class _Hunt:
     def _nearest(self) -> FoundServer | None:
         """Return the server that misses the targets least, of those that are simulated.
 
-        Those that a bound ruled out are simulated too where they may be the nearest.
+        Of those that a bound ruled out, the nearest by their first requests are simulated too.
         """
-        self.ruled_out.sort(key=lambda each: (each.bounds.saturated, each.strain))  # type: ignore[union-attr]
-        for candidate in self.ruled_out[:NEAREST]:
+        first = first_requests(self.traffic, LEAST_SCREENED)
+        ahead = sorted(self.ruled_out, key=lambda each: each.strain)
+        near = []
+        for number, candidate in enumerate(ahead[:: max(1, len(ahead) // LIKELY)]):
+            values, _ = self._measured(candidate, first)
+            near.append((self.targets.strain(values), number, candidate))
+        for _, _, candidate in sorted(near)[:NEAREST]:
             self._simulate(candidate)
-        return min(self.tried, key=lambda each: (each.saturated, each.strain), default=None)
+        return min(self.tried, key=FoundServer.distance, default=None)
 
 
 def _dominates(one: Rank, other: Rank) -> bool:
