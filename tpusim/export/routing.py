@@ -4,8 +4,9 @@ from dataclasses import replace
 from math import prod
 
 from tpusim.export.names import call, constant_name, entry, spec, unsaid, value_name
+from tpusim.export.served_weights import is_narrow
 from tpusim.export.step_context import StepContext, row_layout
-from tpusim.graph import Einsum, Op, Tensor, TokenRouting
+from tpusim.graph import CachedAttention, Einsum, Op, Tensor, TokenRouting
 from tpusim.partition import buffers_of
 from tpusim.partition.split import Split, route
 from tpusim.plan import Axes
@@ -19,6 +20,8 @@ SIZES, MOVES = "sizes", "moves"
 
 def made_besides(op: Op, context: StepContext) -> list[str]:
     """Return the variables that an operation makes besides its results."""
+    if isinstance(op, CachedAttention):
+        return ["kv_cache"]
     if not isinstance(op, TokenRouting) or not op.dispatch:
         return []
     ragged = context.in_rows(op.output)
@@ -149,6 +152,8 @@ def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> 
 
     rows, weight: expressions of its operands.
     """
+    if is_narrow(op.rhs):
+        raise unsaid(op.name, f"a grouped matmul with a weight in {op.rhs.dtype}")
     _check_dtypes(op, context)
     layouts = context.layouts
     given, made = (row_layout(layouts[tensor.name]) for tensor in (op.lhs, op.output))
