@@ -60,8 +60,6 @@ from .training import Evaluations as Evaluations
 from .training import TrainingResult as TrainingResult
 from .training import TrainingRun as TrainingRun
 from .training import train as train
-from .traffic import Lengths as Lengths
-from .traffic import Traffic as Traffic
 from .validation import validate as validate
 from .validation import with_measured as with_measured
 

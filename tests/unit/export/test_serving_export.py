@@ -1,6 +1,5 @@
 """Exported steps of a server: prompts and then decoding are the forward pass of the whole text."""
 
-import ast
 import json
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 import tpusim as ts
-from tpusim.base import PlanError
 from tpusim.export import export_jax, export_serving
 from tpusim.models import Transformer
 from tpusim.plan import Plan, ServingPlan
