@@ -8,7 +8,6 @@ from tpusim.export.cached_source import cache_source, keeps_cache
 from tpusim.export.library_source import library_names, names_in
 from tpusim.export.names import (
     check_distinct,
-    constant_name,
     function_name,
     local_name,
     quoted,
@@ -165,10 +164,8 @@ class StepBodies:
         layer = f"lambda x, w: {name}({given}, w)" if shared or several else name
         start, end = (f"({before})", f"({after})") if several else (before, after)
         loop = "lax.scan" if self.context.scans_layers else "unrolled"
-        weights = f"w[{quoted(op.name)}]"
-        if keeps_cache(op):
-            weights += f' | {{"layer": jnp.arange({constant_name(op.name)})}}'
-        call = f"{loop}({self._checkpointed(layer)}, {start}, {weights})"
+        loop = "layers_with_caches" if keeps_cache(op) else loop
+        call = f"{loop}({self._checkpointed(layer)}, {start}, w[{quoted(op.name)}])"
         return assignment(f"{end}, _", call, op.name)
 
     def _recurrence(self, op: Scan) -> list[StepLine]:

@@ -43,7 +43,7 @@ def cached_attention(op: CachedAttention, given: list[str], context: StepContext
     options += [f"block={tuple(block)}"] if served.paged and block else []
     function = "paged_attention" if served.paged else "cached_attention"
     specs = (spec(query), spec(key))
-    where = (caches, 'w["layer"]', "kv_lengths", *pages)
+    where = (caches, "kv_lengths", *pages)
     return call(function, *given, "kv_cache", *where, *specs, *options)
 
 
@@ -60,14 +60,13 @@ def cache_source(op: CachedAttention, group: str, context: StepContext) -> Itera
         ranks = context.layouts[op.key.name][0]
         heads_of, width = map(constant_name, state.dims[1:])
         if served.paged:
-            sizes = ("BATCH * SEQUENCES * PAGES", "PAGE_SIZE", f"2 * {heads_of}", width)
+            sizes = ("ALL_PAGES", "PAGE_SIZE", f"2 * {heads_of}", width)
         else:
             sizes = ("BATCH * SEQUENCES", "KEYS", heads_of, width)
         assert rows[: len(ranks)] == ranks
-        shape = ", ".join((constant_name(group), *sizes))
         entries = {
-            CACHE: f"(({shape}), {DTYPES[state.dtype]})",
-            CACHE_SPECS: spec((rows, (), heads), ("None",)),
+            CACHE: f"(({', '.join(sizes)}), {DTYPES[state.dtype]})",
+            CACHE_SPECS: spec((rows, (), heads)),
         }
         yield WeightSource(group, name, state.name, entries)
 

@@ -132,7 +132,10 @@ def _context(served: ServedGraph, plan: ServingPlan, pod: Slice) -> StepContext:
             own = dict(zip(weight.dims, found[weight.name], strict=True))
             found[scale.name] = tuple(own[dim] for dim in scale.dims)
     step = plan.step_plan(plan.ranks, graph.sizes["seq"], plan.sharding, pod.chip.generation)
-    step = step.replace(remat="none", experts=replace(step.experts, exchange="gather")).as_compiled
+    step = step.replace(
+        remat=replace(step.remat, policy="none", scan_layers=False),
+        experts=replace(step.experts, exchange="gather"),
+    ).as_compiled
     padded = dict(padded_sizes(graph, step.mesh, found))
     return StepContext(graph, step, found, frozenset(), padded, 1, served=served.arrays)
 
@@ -170,6 +173,7 @@ def _arrays(context: StepContext) -> dict[str, object]:
         "SEQUENCES": served.sequences,
         "TOKENS_EACH": served.tokens,
         "PAGES": served.pages,
+        "ALL_PAGES": "BATCH * SEQUENCES * PAGES",
         "PAGE_SIZE": served.page_size,
         "KEYS": served.keys,
         **inputs_source(inputs),

@@ -90,8 +90,8 @@ def widened(table):
     """The weights of the model as a training step has them: narrow ones times their scales."""
     made = {}
     for name, weight in table.items():
-        if isinstance(weight, dict):
-            made[name] = widened(weight)
+        if isinstance(weight, list):
+            made[name] = widened(jax.tree.map(lambda *each: np.stack(each), *weight))
             continue
         scale = table.get(f"{name}_scale")
         wide = weight.astype(np.float32)

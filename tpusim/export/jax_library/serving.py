@@ -92,7 +92,6 @@ def cached_attention(
     value: Array,
     cache: Weights,
     names: tuple[str, ...],
-    layer: Array,
     lengths: Array,
     query_spec: P,
     key_spec: P,
@@ -101,44 +100,50 @@ def cached_attention(
     """Return attention of the tokens of a step to their sequences, and the cache with their keys.
 
     query, key, value: of the step's tokens, [rank, token, heads, width].
-    cache: arrays of all layers, [layer, sequence, position, K/V heads, width].
+    cache: arrays of a layer, [sequence, position, K/V heads, width].
     names: of the cached keys and values; keys alone if values are their first elements.
     lengths: tokens of each sequence that are cached before the step, [rank, sequence].
 
     Each device attends with its own sequences and heads.
     """
-    ranks, within, heads, *_ = (*key_spec, None, None, None)
-    stored = P(None, *cache_rows(ranks, within), None, heads)
+    ranks, within, stored = cache_specs(key_spec)
 
-    def local(
-        query: Array, layer: Array, lengths: Array, given: Any, caches: Any
-    ) -> tuple[Array, Any]:
+    def local(query: Array, lengths: Array, given: Any, caches: Any) -> tuple[Array, Any]:
         start = lengths.ravel()
         query, *given = (x.reshape(len(start), -1, *x.shape[2:]) for x in (query, *given))
         place = start[:, None] + jnp.arange(query.shape[1])
-        at = (layer, jnp.arange(len(start))[:, None], place)
-        caches = tuple(
-            cached.at[at].set(to_cache(x, cached.dtype))
-            for cached, x in zip(caches, given, strict=False)
-        )
-        own = [from_cache(cached[layer], query.dtype) for cached in caches]
+        slots = place + jnp.arange(len(start))[:, None] * caches[0].shape[1]
+        caches = tuple(write_slots(old, slots, x) for old, x in zip(caches, given, strict=False))
+        own = [from_cache(cached, query.dtype) for cached in caches]
         values = own[1] if len(own) > 1 else own[0][..., : given[1].shape[-1]]
         made = attend(query, own[0], values, start, window)
         return made.reshape(lengths.shape[0], -1, *made.shape[2:]), caches
 
     made, caches = jax.shard_map(
         local,
-        in_specs=(query_spec, P(), P(ranks, within), (key_spec, key_spec), stored),
+        in_specs=(query_spec, P(ranks, within), (key_spec, key_spec), stored),
         out_specs=(query_spec, stored),
         check_vma=False,
-    )(query, layer, lengths, (key, value), tuple(cache[name] for name in names))
+    )(query, lengths, (key, value), tuple(cache[name] for name in names))
     return made, {**cache, **dict(zip(names, caches, strict=True))}
 
 
-def cache_rows(ranks: Any, within: Any) -> tuple[Any, ...]:
-    """Return the entry of a sharding for sequences, of ranks and of the devices within one."""
+def write_slots(cache: Array, slots: Array, x: Array) -> Array:
+    """Return a cache, [sequence or page, token, ...], with x in slots of all its tokens."""
+    flat = cache.reshape(-1, *cache.shape[2:]).at[slots.ravel()]
+    given = to_cache(x, cache.dtype).reshape(-1, *cache.shape[2:])
+    made = flat.set(given, mode="promise_in_bounds", unique_indices=True)
+    return made.reshape(cache.shape)
+
+
+def cache_specs(key_spec: P) -> tuple[Any, Any, P]:
+    """Return the entries of ranks and of devices within one, and the sharding of a cache.
+
+    key_spec: of keys, [rank, token, heads, width].
+    """
+    ranks, within, heads, *_ = (*key_spec, None, None, None)
     axes = [(each,) if isinstance(each, str) else tuple(each or ()) for each in (ranks, within)]
-    return (axes[0] + axes[1] or None,)
+    return ranks, within, P(axes[0] + axes[1] or None, None, heads)
 
 
 def paged_attention(
@@ -147,7 +152,6 @@ def paged_attention(
     value: Array,
     cache: Weights,
     name: str,
-    layer: Array,
     lengths: Array,
     pages: Array,
     query_spec: P,
@@ -157,38 +161,33 @@ def paged_attention(
 ) -> tuple[Array, Weights]:
     """Return attention over pages of a cache, by a Pallas kernel; see `cached_attention`.
 
-    cache: pages of all layers, [layer, page, token, 2 x K/V heads, width]; the values of a head
-        follow its keys.
+    cache: pages of a layer, [page, token, 2 x K/V heads, width]; the values of a head follow its
+        keys.
     pages: those of each sequence, [rank, sequence, page], numbered on its device.
     block: queries and keys that a step of the kernel visits.
     """
-    ranks, within, heads, *_ = (*key_spec, None, None, None)
-    stored = P(None, *cache_rows(ranks, within), None, heads)
+    ranks, within, stored = cache_specs(key_spec)
 
     def local(
-        query: Array, key: Array, value: Array, layer: Array, lengths: Array, pages: Array,
-        cached: Array,
-    ) -> tuple[Array, Array]:  # fmt: skip
+        query: Array, key: Array, value: Array, lengths: Array, pages: Array, cached: Array
+    ) -> tuple[Array, Array]:
         start, own = lengths.ravel(), pages.reshape(-1, pages.shape[-1])
-        tokens, size = query.shape[1] * query.shape[0] // len(start), cached.shape[2]
+        size, flat = cached.shape[1], query.reshape(-1, *query.shape[2:])
+        tokens = len(flat) // len(start)
         place = start[:, None] + jnp.arange(tokens)
-        page = jnp.take_along_axis(own, place // size, axis=1)
-        both = jnp.stack([key, value], axis=3).reshape(*page.shape, -1, key.shape[-1])
-        cached = cached.at[layer, page, place % size].set(to_cache(both, cached.dtype))
-        flat = query.reshape(-1, *query.shape[2:])
+        slots = jnp.take_along_axis(own, place // size, axis=1) * size + place % size
+        cached = write_slots(cached, slots, jnp.stack([key, value], axis=3))
         if INTERPRET:  # a CPU has no such kernel
-            found = from_cache(
-                cached[layer][own].reshape(len(own), -1, *cached.shape[3:]), flat.dtype
-            )
+            found = from_cache(cached[own], flat.dtype).reshape(len(own), -1, *cached.shape[2:])
             split = flat.reshape(len(start), tokens, *flat.shape[1:])
             made = attend(split, found[:, :, ::2], found[:, :, 1::2], start, window)
             return made.reshape(query.shape), cached
         scale = INT8_STEP if jnp.issubdtype(cached.dtype, jnp.integer) else None
         made = ragged_paged_attention(
             flat,
-            cached.reshape(-1, *cached.shape[2:]),
+            cached,
             start + tokens,
-            own + layer * cached.shape[1],
+            own,
             jnp.arange(len(start) + 1, dtype=jnp.int32) * tokens,
             jnp.array([len(start)], jnp.int32),
             sm_scale=query.shape[-1] ** -0.5,
@@ -203,11 +202,26 @@ def paged_attention(
     tokens_of = P(ranks, within)
     made, pages_with = jax.shard_map(
         local,
-        in_specs=(query_spec, key_spec, key_spec, P(), tokens_of, tokens_of, stored),
+        in_specs=(query_spec, key_spec, key_spec, tokens_of, tokens_of, stored),
         out_specs=(query_spec, stored),
         check_vma=False,
-    )(query, key, value, layer, lengths, pages, cache[name])
+    )(query, key, value, lengths, pages, cache[name])
     return made, {**cache, name: pages_with}
+
+
+def layers_with_caches(
+    layer: Any, x: tuple[Any, ...], weights: list[Weights]
+) -> tuple[tuple[Any, ...], None]:
+    """Return the result of layers, each with weights and a cache of its own, as `lax.scan` does.
+
+    x: what the first layer is given, then the caches of all.
+    """
+    *state, caches = x
+    made = []
+    for own, cache in zip(weights, caches, strict=True):
+        (*state, cache), _ = layer((*state, cache), own)
+        made.append(cache)
+    return (*state, made), None
 
 
 def sample(logits: Array) -> Array:

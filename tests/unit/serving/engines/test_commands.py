@@ -1,9 +1,8 @@
 """Command lines of servers: read, printed, and what they mean."""
 
 import json
-from typing import Any
-
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
