@@ -173,7 +173,7 @@ def _arrays(context: StepContext) -> dict[str, object]:
         "SEQUENCES": served.sequences,
         "TOKENS_EACH": served.tokens,
         "PAGES": served.pages,
-        "ALL_PAGES": "BATCH * SEQUENCES * PAGES",
+        "ALL_PAGES": context.graph.sizes["batch"] * served.sequences * served.pages,
         "PAGE_SIZE": served.page_size,
         "KEYS": served.keys,
         **inputs_source(inputs),

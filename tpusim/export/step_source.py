@@ -158,6 +158,7 @@ def constants_source(
     }
     always = {constant_name(dim) for t in (*context.ids, *context.inputs) for dim in t.dims}
     always |= {"MICROBATCHES"} if several else set()
+    always |= {name for each in more.values() for name in names_in(str(each))}
     for dim, size in context.padded.items():
         constants[constant_name(dim)] = f"{size}  # {graph.sizes[dim]}, padded for its axes"
     kept = (f"{name} = {value}" for name, value in constants.items() if name in used | always)
