@@ -106,7 +106,7 @@ def random_server(seed: int) -> tuple[Traffic, Policy, dict[str, Any]]:
     )
     more: dict[str, Any] = {
         "replicas": draw.choice([1, 1, 2, 3]),
-        "router": draw.choice(["round-robin", "least-loaded", "prefix"]),
+        "router": draw.choice(["round-robin", "least-loaded", *["prefix"] * bool(prefixes)]),
         "ready_ps": draw.choice([0, 0, 10 * MS]),
     }
     if draw.random() < 0.3:

@@ -65,7 +65,7 @@ def _static(setup: RowSetup) -> float:
     if kind in ("decode_total", "decode_step"):
         total = _decode_s(setup)
         return total if kind == "decode_total" else total / setup.row.whole("out_len")
-    if kind == "total":
+    if kind in ("total", "batch_total"):
         return _prefill_s(setup) + _decode_s(setup)
     raise PlanError(f"time_kind is {cut(kind)!r}, which is not known")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from commands import said
 from inputs import ALL_FIELDS
-from servers import small_result
+from small_servers import small_result
 from unit.test_layering import ROWS
 
 import tpusim as ts

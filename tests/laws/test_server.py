@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from servers import MS, AffineCosts, poisson, random_server, rows, traffic
 from token_by_token import token_by_token
 
 from tpusim.server import DecodePool, Outage, Policy, StepLoad, serve
+from tpusim.server.moments import Moment
 
 
 @pytest.mark.parametrize("hundred", [thorough(at) if at else at for at in range(10)])
@@ -34,6 +36,57 @@ def test_near_capacity_runs_equal_single_steps(share: float) -> None:
     single = serve(asked, policy, AffineCosts(), fold=False)
     assert rows(folded) == rows(single)
     assert len(folded.spans.steps) < 0.8 * len(single.spans.steps)
+
+
+class TableCosts(AffineCosts):
+    """Steps padded to 8, 16, 32, ... sequences, and runs interpolated between their ends."""
+
+    def one(self, decodes: int, context: int) -> int:
+        padded = 1 << max(3, (decodes - 1).bit_length())
+        return self.step + self.decode * padded + int(max(context, 0) ** 1.2 * self.key)
+
+    def step_ps(self, load: StepLoad) -> int:
+        return self.one(load.decodes, load.context) + self.prompt * load.prefills
+
+    def decode_ps(self, decodes: int, context: int, steps: int, growth: int) -> int:
+        last = self.one(decodes, context + (steps - 1) * growth)
+        return steps * (self.one(decodes, context) + last) // 2
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 1.0, 1.05])
+def test_interpolated_runs_agree_within_one_percent(share: float) -> None:
+    policy = Policy(pages=400, page_size=16, max_num_seqs=16, max_num_batched_tokens=512)
+    busy = serve(poisson(1500, 1e6), policy, TableCosts())
+    asked = poisson(1500, share * 1500 / (busy.last_ps.max() / 1e12), seed=2)
+    folded = serve(asked, policy, TableCosts())
+    single = serve(asked, policy, TableCosts(), fold=False)
+    tokens = np.maximum(asked.requests.output - 1, 1)
+    for of in (
+        lambda served: served.last_ps.max(),
+        lambda served: (served.first_ps - served.arrival_ps).mean(),
+        lambda served: ((served.last_ps - served.first_ps) / tokens).mean(),
+    ):
+        assert of(folded) == pytest.approx(of(single), rel=0.01)
+
+
+@pytest.mark.parametrize("output", [20, 2000])
+def test_events_follow_requests_and_not_tokens(
+    output: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    def count(moment: Moment, *args: Any) -> None:
+        nonlocal made
+        made += 1
+        plain(moment, *args)
+
+    plain = Moment.__init__
+    monkeypatch.setattr(Moment, "__init__", count)
+    asked = poisson(500, 1_000 / output, output=output)
+    served = serve(asked, Policy(pages=10_000), AffineCosts())
+    assert served.output.sum() > 400 * output
+    assert made <= 5 * 500
+    assert len(served.spans.steps) <= 3 * 500
 
 
 @pytest.mark.parametrize("hundred", [thorough(at) if at else at for at in range(5)])

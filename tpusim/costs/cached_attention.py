@@ -21,7 +21,7 @@ of its side. Decoding takes no longer than its bytes then, as 7x shows: 135 sequ
 with a cache in fp8 decode and prefill 6,557 tokens/s on two devices (vllm-project/tpu-inference,
 nightly of March 2026), where a key per column and cycle would allow 4,200."""
 
-PAGED_SCORE = 2.2
+PAGED_SCORE = 1.9
 """Time of a score of a prompt over that of splash attention: 2.43 and 2.70 ps for 1.17 on 7x
 (profiles of tpu-inference, RPA-bq_32-bkvp_32 and 64, Qwen3-32B and Qwen2.5-32B, 1024 tokens)."""
 

@@ -37,9 +37,9 @@ from tpusim.graph import (
 )
 from tpusim.hardware import Slice, check_mesh
 from tpusim.models import Architecture
-from tpusim.partition import Layout, ShardingRules, layouts
+from tpusim.partition import Layout, layouts
 from tpusim.pipeline.serving_step import serving_graph, serving_rules
-from tpusim.plan import ServingPlan
+from tpusim.plan import ServingPlan, Sharding
 from tpusim.server.step_load import StepLoad
 from tpusim.simulation.arguments import check_model, check_slice
 
@@ -54,12 +54,12 @@ class ServedGraph:
     """A step of a server before it is written or compiled.
 
     arrays: of its sequences.
-    sharding, rules: by which its tensors have layouts.
+    layouts: of its tensors, by the rules of `sharding`.
     """
 
     graph: Graph
     arrays: ServedArrays
-    rules: ShardingRules
+    sharding: Sharding
     layouts: dict[str, Layout]
 
     @classmethod
@@ -68,7 +68,7 @@ class ServedGraph:
         arrays = ServedArrays.of(plan, load)
         graph = serving_graph(model, plan, load, arrays.shape)
         sharding, rules = serving_rules(plan, graph)
-        return cls(graph, arrays, rules, dict(layouts(graph, sharding, rules)))
+        return cls(graph, arrays, sharding, layouts(graph, sharding, rules))
 
 
 def export_serving_step(
@@ -131,7 +131,7 @@ def _context(served: ServedGraph, plan: ServingPlan, pod: Slice) -> StepContext:
             (weight,) = (tensor for tensor in op.inputs if scale.name.startswith(tensor.name))
             own = dict(zip(weight.dims, found[weight.name], strict=True))
             found[scale.name] = tuple(own[dim] for dim in scale.dims)
-    step = plan.step_plan(plan.ranks, graph.sizes["seq"], plan.sharding, pod.chip.generation)
+    step = plan.step_plan(plan.ranks, graph.sizes["seq"], served.sharding, pod.chip.generation)
     step = step.replace(
         remat=replace(step.remat, policy="none", scan_layers=False),
         experts=replace(step.experts, exchange="gather"),

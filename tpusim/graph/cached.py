@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tpusim.graph.attention import Attention
 from tpusim.graph.cached_attention import CACHED, LATENT_HEADS, CachedAttention
 from tpusim.graph.contractions import Einsum
+from tpusim.graph.early_gates import with_early_gates
 from tpusim.graph.forward_pass import forward_pass
 from tpusim.graph.function import function
 from tpusim.graph.gather import Gather
@@ -79,7 +80,7 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
     """Yield an operation over the cache: causal attention reads it, and all others are the same."""
     if isinstance(op, Scan):
         body = tuple(made for inner in op.body for made in _cached(inner, form))
-        yield replace(op, body=body)
+        yield replace(op, body=with_early_gates(body))
     elif isinstance(op, Attention) and op.causal:
         yield _cached_attention(op, form)
     elif isinstance(op, LinearAttention):

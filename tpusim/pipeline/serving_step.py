@@ -89,7 +89,7 @@ def serving_step(
 
 def serving_rules(plan: ServingPlan, graph: Graph) -> tuple[Sharding, ShardingRules]:
     """Return the sharding of a step of a server, and the rules that give its tensors layouts."""
-    sharding = _with_rules_of_cache(plan)
+    sharding = _with_rules_of_cache(plan, graph)
     found = resolve_rules(sharding, graph)
     return sharding, replace(found, fixed=tuple(_fixed_layouts(plan, graph, found)))
 
@@ -140,12 +140,25 @@ def _with_heads_for_all(graph: Graph, plan: ServingPlan) -> Graph:
     return with_repeated_keys(graph, heads)
 
 
-def _with_rules_of_cache(plan: ServingPlan) -> Sharding:
-    """Return the sharding of a plan with the rules of dimensions that only a cache has."""
+def _with_rules_of_cache(plan: ServingPlan, graph: Graph) -> Sharding:
+    """Return the sharding of a plan with the rules of dimensions that only a cache has.
+
+    Kernels gather the rows of a device's own experts, of which an even share is in its buffers.
+    """
     ranks = plan.over("data", "attn_data")
     own = {f"act_{ROWS}": plan.token_axes[len(ranks) :], f"act_{CACHED}": ranks}
     sharding = plan.sharding
-    return replace(sharding, rules={**sharding.rules, **own})
+    experts = replace(sharding.experts, buffer=_buffer_of_experts(graph))
+    return replace(sharding, rules={**sharding.rules, **own}, experts=experts)
+
+
+def _buffer_of_experts(graph: Graph) -> float:
+    """Return the rows of a device's buffer over its slots; 0 for a model without experts."""
+    sizes = graph.sizes
+    if "expert" not in sizes:
+        return 0.0
+    filled = sizes["seq"] * sizes["choice"] / (sizes["expert"] * sizes["slot"])
+    return max(1.0, filled)
 
 
 def _fixed_layouts(
@@ -163,8 +176,9 @@ def _fixed_layouts(
             continue
         if isinstance(op, Gather) and op.table.role is TensorRole.PARAM:
             yield op.table.name, (plan.over(TENSOR), rules.layout(op.table)[1])
+        routed = any(map(_of_router, op.outputs)) and bool(plan.over(ATTENTION_DATA))
         for tensor in (*op.inputs, *op.outputs):
-            if _of_router(tensor):
+            if _of_router(tensor) or (routed and tensor.role is TensorRole.ACTIVATION):
                 yield tensor.name, _whole_experts(tensor, plan)
             elif plan.over(ATTENTION_DATA) and _of_all(tensor):
                 yield tensor.name, _gathered(tensor, plan, rules)

@@ -10,7 +10,7 @@ from tpusim.base.errors import PlanError, TrafficError, blame, nearest
 from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import check_positive, check_words
 from tpusim.runfile.serving_fields import KINDS, LENGTH_ADVICE, SERVING_CHOICES, SERVING_FIELDS
-from tpusim.server.pool import Router
+from tpusim.server.replica_pool import Router
 
 if TYPE_CHECKING:
     from tpusim.hardware import Slice

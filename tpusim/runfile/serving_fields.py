@@ -6,7 +6,7 @@ from typing import Any, NewType, get_args
 from tpusim.base.value_checks import choices_of
 from tpusim.plan import Rule, ServingPlan
 from tpusim.server.policy import Priority
-from tpusim.server.pool import ROUTERS
+from tpusim.server.replica_pool import ROUTERS
 
 OrNone = NewType("OrNone", int)
 """A count that may be 0, as it is where it is not written: no window, no latent, no experts."""

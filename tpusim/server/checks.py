@@ -25,6 +25,11 @@ def check_server(requests: Requests, pools: Sequence[tuple[Policy, int, str]]) -
         if router not in ROUTERS:
             raise ServerError(f"router must be one of {', '.join(ROUTERS)}, not {router!r}")
         check_policy(policy)
+        if router == "prefix" and not (policy.prefix_cache and requests.prefixes):
+            raise ServerError(
+                "router = 'prefix' needs prefix_cache = true, and traffic with hashes of its "
+                "prompts; without them write router = 'least-loaded'"
+            )
     taken = ~refused(requests, pools[0][0])
     for at, (policy, _, _) in enumerate(pools):
         _check_pages(requests, policy, taken, answers=at == len(pools) - 1)

@@ -145,13 +145,17 @@ class Rank:
         self.records.preemptions[sequence.request] += 1
         self.waiting.appendleft(sequence)
 
-    def empty(self, clock: int) -> list[Sequence]:
-        """Take all sequences from the rank, and all that its pages keep."""
+    def empty(self, clock: int, level: int) -> list[Sequence]:
+        """Take all sequences from the rank, and all that its pages keep.
+
+        level: the clock at which the last whole step began.
+        """
         while self.decoding or self.prompt is not None:
             self._preempt(clock)
         everyone = list(self.waiting)
         self.waiting.clear()
         self.present = 0
+        self.level = level
         self.pages = self.pages.emptied(self.policy.pages)
         return everyone
 

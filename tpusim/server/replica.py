@@ -4,10 +4,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from simpy import Environment, Event
+from simpy import Event
 
 from tpusim.server.decode_run import DecodeRun
-from tpusim.server.moments import BEGIN, END, Moment
+from tpusim.server.moments import BEGIN, END, Moment, Picoseconds
 from tpusim.server.policy import Policy
 from tpusim.server.rank import Rank
 from tpusim.server.request_log import RequestLog
@@ -22,6 +22,9 @@ Send: TypeAlias = Callable[["Replica", Sequence], None]
 
 class Replica:
     """An engine whose data-parallel ranks step together.
+
+    All ranks run the step of the fullest one, as devices wait for each other: the load of the
+    replica's step is the largest of a rank, field by field, times the number of ranks.
 
     A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
     run, which ends with the first sequence that is complete or finds no page, or with the step in
@@ -39,7 +42,7 @@ class Replica:
 
     def __init__(
         self,
-        env: Environment,
+        env: Picoseconds,
         number: int,
         policy: Policy,
         costs: StepCosts,
@@ -105,24 +108,30 @@ class Replica:
 
     def cached(self, sequence: Sequence) -> int:
         """Return the tokens of a prompt that are cached in the rank which has most of them."""
+        if done := self._steps_done():  # pages that those took may have been of cached blocks
+            for rank in self.ranks:
+                rank.grow(self.clock.tokens(done))
         return max(rank.pages.found(sequence)[0] for rank in self.ranks)
 
     def stop(self) -> list[Sequence]:
         """Lose the present step and all pages; return the sequences, the oldest first."""
         self.up = False
-        if self.run is not None and self.ending is not None and self.steps > 1:
-            elapsed = self.env.now - self.start
-            whole = self.run.first_by(elapsed, self.steps, self.duration)[0] - 1
-            if whole:
-                self._take_effect(self.start + self.run.ps(whole), whole)
+        if self.run is not None and (done := self._steps_done()):
+            self._take_effect(self.start + self.run.ps(done), done)
         for sequence in reversed(self.chosen):
             rank = self.ranks[sequence.rank]
             rank.pages.release(sequence, sequence.pages)
             rank.put_back(sequence)
         self.chosen, self.ending, self.run = [], None, None
         self.heap.clear()
-        clock = self.clock.received
-        return [sequence for rank in self.ranks for sequence in rank.empty(clock)]
+        now, before = self.clock.received, self.clock.tokens(-1)
+        return [sequence for rank in self.ranks for sequence in rank.empty(now, before)]
+
+    def _steps_done(self) -> int:
+        """Return how many steps of the present run have ended before now."""
+        if self.run is None or self.steps == 1:
+            return 0
+        return self.run.first_by(self.env.now - self.start, self.steps, self.duration)[0] - 1
 
     # the beginning of a step
 
@@ -168,12 +177,15 @@ class Replica:
     def _choose_apart(self, clock: int) -> list[Sequence]:
         """Return the prompts of a step that has nothing else; none if it decodes."""
         chosen: list[Sequence] = []
+        decodes = False
         for rank in self.ranks:
             rank.lost = rank.unsettled = False
-        if self.prompts_first or not any(rank.decoding for rank in self.ranks):
+            decodes = decodes or bool(rank.decoding)
+        if self.prompts_first or not decodes:
             for rank in self.ranks:
                 chosen += rank.prompts(rank.budget, clock)
-        if not chosen:
+                decodes = decodes or bool(rank.decoding)  # some may have come with their cache
+        if not chosen and decodes:
             for rank in self.ranks:
                 rank.make_room(clock)
         return chosen
@@ -212,7 +224,8 @@ class Replica:
             apart = [[each for each in chosen if each.rank == rank] for rank in range(count)]
             loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
             fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
-            load = StepLoad(*(count * each for each in fullest))
+            routed = sum(one.decodes + one.prefills for one in loads)
+            load = StepLoad(*(count * each for each in fullest[:-1]), routed)
         sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
         return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
 

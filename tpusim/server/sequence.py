@@ -36,7 +36,9 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, request: int, prompt: int, output: int, blocks: tuple[int, ...] = ()):
+    def __init__(
+        self, request: int, prompt: int, output: int, blocks: tuple[int, ...] = ()
+    ) -> None:
         self.request = request
         self.blocks = blocks
         self.tokens = prompt

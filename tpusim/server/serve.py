@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from simpy import Environment, Event
+from simpy import Event
 
 from tpusim.server.checks import check_outages, check_server, refused
-from tpusim.server.moments import ARRIVAL, DOWN, UP, Moment
+from tpusim.server.moments import ARRIVAL, DOWN, UP, Moment, Picoseconds
 from tpusim.server.policy import Policy
 from tpusim.server.prompt_blocks import block_of, prompt_blocks
 from tpusim.server.replica import Replica, Send
@@ -100,7 +100,7 @@ class _Server:
         decode: DecodePool | None,
         fold: bool,
     ) -> None:
-        self.env = Environment()
+        self.env = Picoseconds()
         self.traffic = traffic
         self.records = RequestLog(traffic.requests)
         self.request_ps = policy.request_ps
@@ -213,10 +213,10 @@ class _Server:
         records = self.records
         records.present_ps += self.request_ps
         records.count(self.env.now, 1)
-        prompt, blocks = records.prompt[request], ()
+        sequence = Sequence(request, records.prompt[request], records.asked[request])
         if self.block:
-            blocks = prompt_blocks(self.traffic.requests, request, self.block)
-        self.pool.route(Sequence(request, prompt, records.asked[request], blocks))
+            sequence.blocks = prompt_blocks(self.traffic.requests, request, self.block)
+        self.pool.route(sequence)
 
     # what replicas report
 

@@ -14,6 +14,8 @@ class StepLoad(NamedTuple):
         cached of them, and the tokens of the step.
     prefill_pairs: pairs of a prompt's token and a key that it sees, summed over the tokens: for a
         chunk of c tokens after p cached ones, `c p + c (c + 1) / 2`.
+    routed: tokens that experts serve; 0 for all. Ranks that step together have fewer than the load
+        of the fullest one times their number.
     """
 
     decodes: int
@@ -21,6 +23,7 @@ class StepLoad(NamedTuple):
     prefills: int = 0
     prefill_keys: int = 0
     prefill_pairs: int = 0
+    routed: int = 0
 
     def __str__(self) -> str:
         parts = []

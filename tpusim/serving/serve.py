@@ -11,7 +11,7 @@ from tpusim.plan import ServingPlan
 from tpusim.results import PlanResult
 from tpusim.server import Policy, Served
 from tpusim.server import serve as serve_requests
-from tpusim.server.pool import Router
+from tpusim.server.replica_pool import Router
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
 from tpusim.serving.engines import Engine
@@ -68,7 +68,8 @@ class Server:
             drafted=drafted,
             accepted=accepted,
         )
-        return cls(StepTable(model, plan, pod, buckets, drafted + 1), room, policy)
+        steps = StepTable(model, plan, pod, buckets, drafted + 1, engine.routes_padding)
+        return cls(steps, room, policy)
 
 
 def _sequences(engine: Engine, room: CacheRoom, ranks: int) -> int:

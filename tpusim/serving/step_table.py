@@ -32,6 +32,7 @@ class StepTable:
 
     buckets: the sizes for which steps are compiled.
     drafted: tokens of a sequence that decodes in a step, 1 without speculation.
+    routes_padding: experts serve tokens too that only fill a bucket.
     """
 
     model: Architecture
@@ -39,14 +40,15 @@ class StepTable:
     pod: Slice
     buckets: Buckets
     drafted: int = 1
-    _bases: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    routes_padding: bool = False
+    _bases: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False)
     _kernels: tuple[tuple[float, LoadRates], ...] = field(default=(), init=False)
 
     def step(self, load: StepLoad) -> PlanResult:
         """Simulate one step of a load, in the arrays of its bucket."""
-        tokens, rows = self._bucket(load)
-        shape = StepShape(tokens=tokens, rows=rows, drafted=self.drafted)
-        return serve_step(self.model, self.plan, self.pod, load, shape)
+        shape = self._shape(*self._bucket(load))
+        read = self.buckets.read(load, self.plan.ranks, self.drafted)
+        return serve_step(self.model, self.plan, self.pod, read, shape)
 
     def step_ps(self, load: StepLoad) -> int:
         """Return the picoseconds of one step."""
@@ -79,7 +81,7 @@ class StepTable:
         )
 
     def _attention(self, load: StepLoad) -> int:
-        given = AttentionLoad(*load)
+        given = AttentionLoad(*self.buckets.read(load, self.plan.ranks, self.drafted)[:-1])
         found = sum(times * rates.seconds(given) for times, rates in self._kernels)
         return picoseconds(found)
 
@@ -91,8 +93,11 @@ class StepTable:
             found = self._bases[bucket] = self._new_base(*bucket)
         return found
 
-    def _new_base(self, tokens: int, rows: int) -> int:
-        shape = StepShape(tokens=tokens, rows=rows, drafted=self.drafted)
+    def _shape(self, tokens: int, rows: int, routed: int) -> StepShape:
+        return StepShape(tokens=tokens, rows=rows, drafted=self.drafted, routed=routed)
+
+    def _new_base(self, *bucket: int) -> int:
+        shape = self._shape(*bucket)
         nothing = StepLoad(0, 0)
         result = serve_step(self.model, self.plan, self.pod, nothing, shape)
         device, slowest = self.pod.chip.device, slowest_chip(self.pod)
@@ -103,6 +108,13 @@ class StepTable:
         )
         return result.timeline.total_ps - self._attention(nothing)
 
-    def _bucket(self, load: StepLoad) -> tuple[int, int]:
-        """Return the tokens and rows of the bucket of a load."""
-        return self.buckets.of(load, self.plan.ranks, self.drafted)
+    def _bucket(self, load: StepLoad) -> tuple[int, int, int]:
+        """Return the tokens and rows of the bucket of a load, and the tokens that experts serve.
+
+        The latter are rounded up to a power of two, and are 0 for all.
+        """
+        tokens, rows = self.buckets.of(load, self.plan.ranks, self.drafted)
+        if self.routes_padding or not self.model.has_experts:
+            return tokens, rows, 0
+        filled = load.routed or max(1, load.decodes + load.prefills)
+        return tokens, rows, min(1 << (filled - 1).bit_length(), tokens * self.plan.ranks)

@@ -42,6 +42,8 @@ def test_arguments_that_cannot_work_are_refused() -> None:
         one(replicas=0)
     with pytest.raises(ServerError, match="router must be one of round-robin, least-loaded"):
         one(router="random")
+    with pytest.raises(ServerError, match="router = 'prefix' needs prefix_cache = true"):
+        one(router="prefix")
     with pytest.raises(ServerError, match="outage of replica 2, and there are 2"):
         one(replicas=2, outages=((2, 0, 5),))
     one_block = traffic([100], [1], prefixes=((1, 2, 3, 4),), block=24)
@@ -63,6 +65,14 @@ def test_requests_above_the_length_of_the_model_are_refused() -> None:
     assert served.last_ps[1] == served.first_ps[1] == served.scheduled_ps[1] == -1
     closed = serve(replace(asked, users=1), policy, AffineCosts())
     assert closed.arrival_ps.tolist() == [0, closed.last_ps[0], closed.last_ps[0]]
+
+
+def test_pages_are_those_of_the_tokens_rounded_up() -> None:
+    served = one(POLICY, 100, 30)
+    ends = zip(served.spans.steps.cumsum().tolist(), served.spans.pages.tolist(), strict=True)
+    for steps, pages in ends:
+        assert pages == -(-(100 + steps - 1) // 16)
+    assert serve(traffic([96, 97], [1, 1]), POLICY, AffineCosts()).spans.pages.max() == 6 + 7
 
 
 def test_a_prompt_takes_the_steps_of_its_chunks() -> None:

@@ -18,11 +18,14 @@ class Buckets:
     tokens: tokens of a step with prompts; of an engine without `decodes`, of every step.
     decodes: sequences of a step that only decodes, which are its rows of logits too.
     rows: rows of logits of the other steps.
+    cache: tokens of the cache that attention reads of each sequence of a step that decodes, however
+        many it holds; 0 where it reads those that it holds.
     """
 
     tokens: Sizes = ()
     decodes: Sizes = ()
     rows: Sizes = ()
+    cache: int = 0
 
     def of(self, load: StepLoad, ranks: int = 1, drafted: int = 1) -> tuple[int, int]:
         """Return the tokens and the rows of logits of each rank, padding included.
@@ -42,6 +45,18 @@ class Buckets:
             rows = _up_to(self.decodes, rows, "sequences")
             return rows * drafted, rows
         return _up_to(self.tokens, tokens, "tokens"), _up_to(self.rows, rows, "rows of logits")
+
+    def read(self, load: StepLoad, ranks: int = 1, drafted: int = 1) -> StepLoad:
+        """Return a load with the keys that attention reads; see `of` for the parameters.
+
+        >>> Buckets(decodes=(32,), cache=2048).read(StepLoad(3, 90)).context
+        65536
+        """
+        if not (self.cache and load.decodes):
+            return load
+        _, rows = self.of(StepLoad(load.decodes, load.context), ranks, drafted)
+        slots = rows * ranks
+        return load._replace(decodes=slots * drafted, context=slots * self.cache)
 
 
 def bucket_sizes(rule: Mapping[str, Any], limit: int, least: int = 1) -> Sizes:

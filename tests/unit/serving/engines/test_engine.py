@@ -127,7 +127,8 @@ def test_a_load_without_a_bucket_is_refused() -> None:
         (9216, 64, False, 16),
         (40960, 256, False, 128),
         (40960, 256, True, 1024),
-        (0, 256, False, 16),
+        (0, 256, False, 64),
+        (0, 8, False, 16),
     ],
 )
 def test_the_page_of_a_length(length: int, seqs: int, latent: bool, tokens: int) -> None:
@@ -158,3 +159,15 @@ def test_how_engines_schedule() -> None:
     sglang = Engine.of("sglang-jax").policy(pages=1, page_size=1)
     assert (vllm.mixed, vllm.priority, vllm.reserve) == (True, "decode", None)
     assert (sglang.mixed, sglang.priority, sglang.reserve) == (False, "prefill", 0.7)
+
+
+def test_slots_whose_whole_cache_is_read() -> None:
+    """All slots decode, and each reads its cache to the end, however few tokens it holds."""
+    engine = Engine.of("jetstream-pytorch", max_num_seqs=96)
+    buckets = engine.buckets()
+    few, many = StepLoad(2, 50), StepLoad(96, 96 * 1000)
+    assert buckets.of(few) == buckets.of(many) == (96, 96)
+    assert buckets.read(few) == buckets.read(many) == StepLoad(96, 96 * 2048)
+    prompt = StepLoad(0, 0, 100, 100, 5050)
+    assert buckets.read(prompt) == prompt
+    assert Engine.of("vllm-tpu").buckets().read(few) == few
