@@ -1,5 +1,6 @@
 """Exported steps of a server: prompts and then decoding are the forward pass of the whole text."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -8,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extent import thorough
 
 import tpusim as ts
+from tpusim.base import PlanError
 from tpusim.export import export_jax, export_serving
+from tpusim.export.served_arrays import ServedArrays
 from tpusim.models import Transformer
 from tpusim.plan import Plan, ServingPlan
 from tpusim.server import StepLoad
@@ -24,17 +28,17 @@ SEQUENCES, PROMPT, TOTAL = 8, 16, 19
 BOTH = {"data": 2, "tensor": 4}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "over tensor": ({}, {"mesh": {"tensor": 8}}),
     "grouped queries and int8": ({}, {"mesh": BOTH, "weight_dtype": "int8"}),
-    "fp8": ({}, {"mesh": BOTH, "weight_dtype": "fp8"}),
-    "K/V heads of each device": ({"kv_heads": 8}, {"mesh": {"tensor": 4, "data": 2}}),
-    "pages": ({"head_dim": 128}, {"mesh": BOTH, "kernel": "paged"}),
-    "attention of ranks": ({}, {"mesh": {"attn_data": 2, "tensor": 4}}),
+    "pages and fp8": ({"head_dim": 128}, {"mesh": BOTH, "kernel": "paged", "weight_dtype": "fp8"}),
+    "attention of ranks": ({"window": 8}, {"mesh": {"attn_data": 2, "tensor": 4}}),
+    "over tensor": ({}, {"mesh": {"tensor": 8}}),
+    "K/V heads of each device": ({"kv_heads": 8}, {"mesh": BOTH}),
     "attention by tokens": ({}, {"mesh": {"tensor": 8}, "attention": "tokens"}),
     "two dimensions": ({}, {"mesh": {"tensor": 4, "embed": 2}}),
     "gathered weights": ({}, {"mesh": {"tensor": 4, "embed": 2}, "gather_weights": True}),
-    "windows": ({"window": 8}, {"mesh": BOTH}),
-}  # fmt: skip
+}
+SHORT = 3
+"""Cases that every run of the tests has; the others take as long again."""
 
 
 def served(sizes: dict[str, Any], keys: dict[str, Any]) -> tuple[Transformer, ServingPlan]:
@@ -56,7 +60,7 @@ def whole(model: Transformer) -> str:
 
 
 @pytest.mark.skipif(find_spec("optax") is None, reason="needs pip install 'tpusim[xla]'")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*[*CASES][:SHORT], *map(thorough, [*CASES][SHORT:])])
 def test_prompts_and_decoding_are_the_forward_pass_of_the_whole_text(
     case: str, tmp_path: Path
 ) -> None:
@@ -80,3 +84,55 @@ def test_prompts_and_decoding_are_the_forward_pass_of_the_whole_text(
     assert len(found["differences"]) == TOTAL - PROMPT + 1
     assert max(found["differences"]) < 1e-4, found
     assert found["argmax"]
+
+
+def test_arrays_are_those_of_the_load() -> None:
+    """5 prompts in chunks of 96 tokens after 160 cached ones, and 7 sequences that decode."""
+    plan = ServingPlan(page_size=64)
+    chunk, cached, count = 96, 160, 5
+    pairs = count * (chunk * cached + chunk * (chunk + 1) // 2)
+    load = StepLoad(0, 0, count * chunk, count * (cached + chunk), pairs)
+    found = ServedArrays.of(plan, load)
+    assert (found.sequences, found.tokens, found.pages) == (count, chunk, 4)
+    found = ServedArrays.of(plan, StepLoad(7, 7 * 65))
+    assert (found.sequences, found.tokens, found.keys) == (7, 1, 128)
+
+
+DECODE = StepLoad(SEQUENCES, SEQUENCES * TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keys", "load", "words"),
+    [
+        ({}, {}, StepLoad(8, 800, 16, 16, 136), "an exported step decodes or computes prompts"),
+        ({}, {}, StepLoad(0, 0), "the load has no token"),
+        ({}, {"weight_dtype": "int4"}, DECODE, "serving.weight_dtype is 'int4'"),
+        ({}, {"matmul_dtype": "int8"}, DECODE, "serving.matmul_dtype is 'int8'"),
+        ({}, {"kernel": "paged"}, DECODE, "heads 32 wide"),
+        (
+            {"experts": 4, "experts_per_token": 2}, {"weight_dtype": "int8"}, prompts(),
+            "a grouped matmul with a weight in int8",
+        ),
+        ({"positions": 64}, {}, DECODE, "learnt positions"),
+        ({}, {"attention": "tokens"}, prompts(1, 256), "1 sequences over 4 devices"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_is_one_sentence(
+    sizes: dict[str, Any], keys: dict[str, Any], load: StepLoad, words: str
+) -> None:
+    model, plan = served(sizes, {"mesh": {"tensor": 4}, **keys})
+    with pytest.raises(PlanError, match=words) as caught:
+        export_serving(model, plan, ts.Slice("v6e", "2x2"), load)
+    assert "\n" not in str(caught.value)
+
+
+def test_source_is_python_without_tpusim() -> None:
+    model, plan = served({}, {"mesh": BOTH, "weight_dtype": "int8"})
+    source = export_serving(model, plan, POD, DECODE)
+    imported = {
+        alias.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import)
+        for alias in node.names
+    }  # fmt: skip
+    assert "tpusim" not in imported
+    assert "jax" in imported
+    assert "kv_cache" in source
