@@ -195,11 +195,12 @@ ELSEWHERE = {"page_size", "memory_fraction", "placement"}
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_every_field_changes_a_step(name: str) -> None:
-    mixed, shape = StepLoad(32, 32 * 900, 96, 96, 96 * 97 // 2), StepShape(tokens=128, rows=32)
+    mixed, shape = StepLoad(32, 32 * 900, 96, 4096, 96 * 4000), StepShape(tokens=128, rows=32)
+    load = prompt(128) if name == "attention_block" else mixed
     plans = (PLAN, replace(PLAN, **{name: CHANGED[name]}))
     model = EXPERTS if name == "expert_parallel" else DENSE
     found = {
-        serve_step(model, plan, POD, mixed, replace(shape, tokens=128 // plan.ranks)).step_time_s
+        serve_step(model, plan, POD, load, replace(shape, tokens=128 // plan.ranks)).step_time_s
         for plan in plans
     }
     assert len(found) == 2
