@@ -180,7 +180,15 @@ def _sampler(logits: Tensor) -> tuple[Pointwise, ...]:
     """
     wide = replace(logits, name="sampled_logits", dtype="f32")
     token = Tensor(NEXT_TOKEN, logits.dims[:-1], dtype="f32")
-    cast = Pointwise("cast_logits", (logits,), (wide,), 1.0, keeps="", alone=True)
+    cast = Pointwise(
+        "cast_logits",
+        (logits,),
+        (wide,),
+        1.0,
+        keeps="",
+        alone=True,
+        function=function("cast"),
+    )
     pick = Pointwise(
         "sample",
         (wide,),

@@ -73,10 +73,8 @@ def serving_step(
     Raise PlanError for a plan that the model does not admit.
     """
     graph = serving_graph(model, plan, load, shape)
-    sharding = _with_rules_of_cache(plan, graph)
+    sharding, rules = serving_rules(plan, graph)
     inner = plan.step_plan(plan.ranks, shape.tokens, sharding, pod.chip.generation)
-    found = resolve_rules(sharding, graph)
-    rules = replace(found, fixed=tuple(_fixed_layouts(plan, graph, found)))
     partitioned = partition_graph(graph, sharding, rules)
     choices = BodyChoices(sharding, inner.numerics, inner.compiler)
     sizes = sizes_of(graph, choices)
@@ -87,6 +85,13 @@ def serving_step(
         distinct_drops(partitioned.dropped),
         lambda place: (ForwardFrame(choices, sizes, place).program(graph, partitioned),),
     )
+
+
+def serving_rules(plan: ServingPlan, graph: Graph) -> tuple[Sharding, ShardingRules]:
+    """Return the sharding of a step of a server, and the rules that give its tensors layouts."""
+    sharding = _with_rules_of_cache(plan, graph)
+    found = resolve_rules(sharding, graph)
+    return sharding, replace(found, fixed=tuple(_fixed_layouts(plan, graph, found)))
 
 
 def serving_graph(

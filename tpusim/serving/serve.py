@@ -20,7 +20,7 @@ from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
 from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.result import ServingResult
-from tpusim.serving.step_table import StepTable
+from tpusim.serving.step_table import KnownSteps, StepTable
 from tpusim.simulation.arguments import check_model, check_slice
 from tpusim.traffic import Traffic
 
@@ -49,12 +49,14 @@ class Server:
         drafted: int = 0,
         accepted: float = 1.0,
         least_decodes: int = 0,
+        known: KnownSteps | None = None,
     ) -> "Server":
         """Return a replica.
 
         longest: tokens of the longest request, which the cache must hold.
         drafted, accepted: see `Policy`.
         least_decodes: see `Engine.buckets`.
+        known: steps of the same model, plan, slice and `drafted` that were simulated before.
 
         Raise PlanError for a plan that the model does not admit, and for a cache that cannot hold
         the longest request.
@@ -72,7 +74,9 @@ class Server:
             drafted=drafted,
             accepted=accepted,
         )
-        steps = StepTable(model, plan, pod, buckets, drafted + 1, engine.routes_padding)
+        steps = StepTable(
+            model, plan, pod, buckets, drafted + 1, engine.routes_padding, known or KnownSteps()
+        )
         return cls(steps, room, policy)
 
 
@@ -119,10 +123,7 @@ def serve(
     """
     model, pod = check_model(model, ORDER, "serve"), check_slice(pod, ORDER)
     engine = engine or Engine.of(DEFAULT_ENGINE, chip=pod.chip.generation)
-    requests = traffic.requests
-    longest = int((requests.prompt + requests.output).max())
-    if engine.max_model_len:
-        longest = min(longest, engine.max_model_len)
+    longest = longest_request(traffic, engine)
     server = Server.of(
         model, plan, pod, engine, longest=longest, drafted=drafted, accepted=accepted
     )
@@ -155,6 +156,13 @@ def serve(
         decode=decoded,
         notes=tuple(notes),
     )
+
+
+def longest_request(traffic: Traffic, engine: Engine) -> int:
+    """Return the tokens of the longest request that an engine admits."""
+    requests = traffic.requests
+    longest = int((requests.prompt + requests.output).max())
+    return min(longest, engine.max_model_len) if engine.max_model_len else longest
 
 
 @dataclass(frozen=True, slots=True)

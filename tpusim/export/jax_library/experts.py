@@ -213,18 +213,26 @@ def exchange_rows(
 
 
 def pick_tokens(
-    x: Array, gates: Array, choices: int, tokens: P, given: P, rows: P, over: Any, factor: float
+    x: Array,
+    gates: Array,
+    choices: int,
+    tokens: P,
+    given: P,
+    rows: P,
+    over: Any,
+    factor: float,
+    whole: bool = False,
 ) -> tuple[Array, Array, tuple[Array, ...]]:
     """Return rows of tokens for a device's experts, the number of each expert's, and which.
 
-    Devices that share the experts gather their tokens.
+    Devices that share the experts gather their tokens, unless each has the `whole` of them.
     gates: weight of each token for each expert, [expert, batch, seq]; 0 for one that is not its.
     tokens, given, rows: shardings of x, [batch, seq, embed], of the gates, and of the rows.
     Otherwise as `sort_tokens`.
     """
 
     def local(x: Array, gates: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-        x = x if over is None else lax.all_gather(x, over, tiled=True)
+        x = x if over is None or whole else lax.all_gather(x, over, tiled=True)
         experts, count = gates.shape[0], gates[0].size
         mine = (gates > 0).reshape(experts, count)
         room = buffer_rows(count * choices // shards(P(over), 0), factor)
@@ -248,9 +256,11 @@ def scatter_rows(
     given: P,
     tokens: P,
     over: Any,
+    whole: bool = False,
 ) -> Array:
     """Return the sum of each token's rows times its gates, over the devices that share the experts.
 
+    whole: each device gets the sums of all tokens.
     rows_spec, given, tokens: shardings of the rows, of the gates, and of the result.
     Otherwise as `unsort_tokens`.
     """
@@ -263,6 +273,8 @@ def scatter_rows(
         made = jnp.zeros_like(wide, shape=(gates[0].size, rows.shape[1]))
         made = made.at[picked % gates[0].size].add(wide).astype(rows.dtype)
         made = made.reshape(*gates.shape[1:], rows.shape[1])
+        if whole:
+            return lax.psum(made, over)
         return made if over is None else lax.psum_scatter(made, over, tiled=True)
 
     each = P(axes_of(rows_spec, 0))
