@@ -229,6 +229,18 @@ def test_a_plan_that_cannot_be(keys: dict[str, object], message: str) -> None:
         ServingPlan(**keys)  # type: ignore[arg-type]
 
 
-def test_a_model_without_text_has_no_prompts() -> None:
-    with pytest.raises(PlanError, match="reads no text, so it has no prompts"):
-        serve_step(ts.models.load("resnet-50"), PLAN, POD, prompt(4), StepShape(tokens=4, rows=1))
+@pytest.mark.parametrize("name", ["resnet-50", "vit-b/16", "stable-diffusion-3-medium"])
+def test_a_step_of_images_is_their_forward_pass(name: str) -> None:
+    model, plan = ts.models.load(name), ServingPlan(mesh={"data": 4})
+    step = serve_step(model, plan, POD, prompt(8), StepShape(tokens=2, rows=2))
+    whole = run_forward(model, ts.Plan(mesh={"data": 4}, global_batch=8, param_dtype="bf16"), POD)
+    assert step.flops.model == whole.flops.model
+    assert step.step_time_s == pytest.approx(whole.step_time_s, rel=0.05)
+
+
+def test_an_encoder_is_served_without_a_cache() -> None:
+    encoder = ts.models.Transformer(**SMALL, kind="encoder")
+    traffic = ts.Traffic.poisson(rate=50, requests=100, prompt=128, output=1)
+    served = ts.serve(encoder, PLAN, POD, traffic)
+    assert served.metrics.numbers["requests_per_s"] > 40
+    assert served.metrics.times["ttft"].p50 == served.metrics.times["e2e"].p50

@@ -169,7 +169,8 @@ def _with_last_rows(graph: Graph, form: CacheForm) -> Graph:
 
 
 def _is_head(op: Op) -> bool:
-    return isinstance(op, Einsum) and op.output.short == LOGITS
+    """Return True for the matmul that makes logits of tokens, not of whole examples."""
+    return isinstance(op, Einsum) and op.output.short == LOGITS and len(op.lhs.dims) == 3
 
 
 def _sampler(logits: Tensor) -> tuple[Pointwise, ...]:
