@@ -158,6 +158,7 @@ def serve(
     loads: Annotated[
         str | None, option("--loads", "N,N", "Compare loads: requests/s, or users, such as 1,2,4.")
     ] = None,
+    knee: Annotated[bool, option("--knee", None, "Find the load that saturates it.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:
@@ -176,6 +177,14 @@ def serve(
     folder = tried_folder(out, "report")
     asked = None if loads is None else load_numbers(loads)
     given = read_serving(run, settings or ())
+    if knee:
+        from tpusim.cli.server_search import find_knee
+
+        if asked is not None or folder is not None:
+            raise PlanError("--knee is a search of its own; leave --loads and --out out")
+        with show_work("serving", quiet=quiet):
+            text = find_knee(given, as_json=as_json)
+        return printed(text, as_json=as_json, quiet=quiet)
     with show_work("serving", quiet=quiet):
         found = [serve_run(given)] if asked is None else serve_loads(given, asked)
     if asked is None:
