@@ -1,7 +1,7 @@
 """What a user decides about a server: `tpusim serve --knee`, and `tpusim search` of servers."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tpusim.base.errors import FileError, PlanError, TpusimError, blame
@@ -10,9 +10,10 @@ from tpusim.base.text_files import write_files
 from tpusim.base.text_width import printed_on
 from tpusim.cli.progress import show_work
 from tpusim.runfile import ServerSearchRun, ServingRun
+from tpusim.serving.advice import server_advice
 from tpusim.serving.configuration import Configuration
 from tpusim.serving.knee import knee_of
-from tpusim.serving.search import search_servers
+from tpusim.serving.search import Targets, search_servers
 from tpusim.serving.search.found_server import ServerSearch
 from tpusim.serving.search.search_report import server_search_facts, server_search_text
 from tpusim.traffic import Traffic
@@ -37,6 +38,17 @@ def find_knee(run: ServingRun, *, as_json: bool) -> str:
     with blame(run.where):
         found = knee_of(configuration_of(run), run.model, traffic_of_run(run))
     return json_text(found.facts()) if as_json else str(found)
+
+
+def advise_server(
+    run: ServingRun, targets: Targets | None, *, top: int | None, as_json: bool
+) -> str:
+    """Return what changes of the server of a run file gain."""
+    with blame(run.where):
+        found = server_advice(configuration_of(run), run.model, traffic_of_run(run), targets)
+    if as_json:
+        return json_text(found.facts())
+    return str(found if top is None else replace(found, top=top))
 
 
 def check_server_search(given: ServerSearchRun, options: Mapping[str, bool]) -> None:

@@ -140,3 +140,19 @@ def _slices(given: Mapping[str, Any], rest: Mapping[str, Any]) -> list[Slice]:
         )
     return list(slices_of(given["generations"], *chips))
 
+
+
+def read_served(
+    path: str | Path, overrides: Sequence[str] = ()
+) -> "tuple[ServingRun, Targets | None] | None":
+    """Return the server of a file, and its section [targets] if it has one; None without a server.
+
+    Raise as `read_server_search` does.
+    """
+    where, written = written_tables(path, overrides)
+    if SERVING not in written:
+        return None
+    with blame(where):
+        tables = override(written, overrides)
+        targets = _targets(_table(tables, TARGETS)) if TARGETS in tables else None
+        return serving_of(tables, where, Path(path).parent), targets
