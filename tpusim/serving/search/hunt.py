@@ -6,7 +6,7 @@ all. So the first `top` servers that are simulated and meet the targets are the 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from time import monotonic
@@ -18,7 +18,7 @@ from tpusim.base.errors import PlanError, ServerError
 from tpusim.base.shown_value import shown
 from tpusim.models import Architecture
 from tpusim.serving.configuration import Configuration
-from tpusim.serving.metrics import ServingMetrics, measure
+from tpusim.serving.metrics import measure
 from tpusim.serving.saturation import Load, load_of
 from tpusim.serving.search.found_server import (
     FoundServer,
@@ -28,7 +28,7 @@ from tpusim.serving.search.found_server import (
 )
 from tpusim.serving.search.server_bounds import ServerBounds, begun_bounds, server_bounds
 from tpusim.serving.search.server_space import ServerSpace
-from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, parts_of, title
+from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, metric_values, title
 from tpusim.serving.serve import Server
 from tpusim.serving.step_table import KnownSteps
 from tpusim.simulation.arguments import check_model
@@ -140,12 +140,13 @@ class _Hunt:
             self._take_up(candidate)
             if self.progress is not None:
                 self.progress(self.done, servers)
+        nearest = None if self.best else self._nearest()
         return ServerSearch(
             targets=self.targets,
             objectives=self.names,
             best=tuple(self.best),
             tried=tuple(self.tried),
-            nearest=None if self.best else self._nearest(),
+            nearest=nearest,
             servers=servers,
             left_out=dict(self.left_out.most_common()),
             seconds=monotonic() - began,
@@ -265,11 +266,3 @@ class _Hunt:
 def _dominates(one: Rank, other: Rank) -> bool:
     """Return whether one is at most the other in all objectives."""
     return all(a <= b for a, b in zip(one, other, strict=True))
-
-
-def metric_values(metrics: ServingMetrics) -> Iterator[tuple[str, float]]:
-    """Yield what targets are of, by name."""
-    for name in LATENCIES:
-        key, share = parts_of(name)
-        yield name, getattr(metrics.times[key], share)
-    yield OUTPUT, metrics.numbers[OUTPUT]

@@ -89,7 +89,9 @@ class ServerSpace:
         if self.meshes:
             return [dict(mesh) for mesh in self.meshes if prod(mesh.values()) == pod.devices]
         sizes = _factored(pod.devices, [self.most.get(axis, pod.devices) for axis in self.axes])
-        return [dict(zip(self.axes, each, strict=True)) for each in sizes]
+        pairs = (zip(self.axes, each, strict=True) for each in sizes)
+        meshes = ({axis: size for axis, size in each if size > 1} for each in pairs)
+        return [mesh or {self.axes[-1]: 1} for mesh in meshes]
 
     def configurations(self, left_out: Counter[str]) -> Iterator[Configuration]:
         """Yield the servers; count in `left_out` combinations that are none, by reason."""

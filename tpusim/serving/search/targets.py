@@ -11,7 +11,7 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.units import format_seconds
 from tpusim.base.value_checks import is_number
-from tpusim.serving.metrics import NUMBERS, SHARES, TIMES
+from tpusim.serving.metrics import NUMBERS, SHARES, TIMES, ServingMetrics
 from tpusim.serving.result import number
 
 OUTPUT = "output_tokens_per_s"
@@ -129,3 +129,11 @@ def latency(name: str, times: Mapping[str, Seconds]) -> float:
     if not len(seconds):
         return 0.0
     return float(seconds.mean() if share == MEAN else np.quantile(seconds, SHARES[share]))
+
+
+def metric_values(metrics: ServingMetrics) -> Iterator[tuple[str, float]]:
+    """Yield what targets are of, by name."""
+    for name in LATENCIES:
+        key, share = parts_of(name)
+        yield name, getattr(metrics.times[key], share)
+    yield OUTPUT, metrics.numbers[OUTPUT]
