@@ -177,7 +177,8 @@ def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> 
         if axes[: len(own)] != own:
             raise unsaid(op.name, f"a grouped matmul whose weight is divided over {_listed(axes)}")
     specs = (spec((given[0], summed)), context.spec(op.rhs), spec((made[0], kept)))
-    return call("grouped_matmul", rows, _beside(op.lhs, SIZES), weight, *specs)
+    blocks = [f"block={context.plan.experts.tiles[0]}"] if context.served else []
+    return call("grouped_matmul", rows, _beside(op.lhs, SIZES), weight, *specs, *blocks)
 
 
 def _check_dtypes(op: Einsum, context: StepContext) -> None:

@@ -5,6 +5,7 @@ those of one expert follow one another. A device's buffer may have more rows tha
 what the rest of them holds is never read.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -66,13 +67,20 @@ def weighted_sum(rows: Array, weights: Array) -> Array:
 
 
 def grouped_matmul(
-    rows: Array, sizes: Array, weight: Array, rows_spec: P, weight_spec: P, made_spec: P
+    rows: Array,
+    sizes: Array,
+    weight: Array,
+    rows_spec: P,
+    weight_spec: P,
+    made_spec: P,
+    block: int = 512,
 ) -> Array:
     """Return rows times the weight of their expert, by a kernel that takes one group at a time.
 
     sizes: rows of each expert, in the order of the weight's first dimension.
     weight_spec: sharding of the weight, which is gathered over axes that neither the rows nor the
         result have in their second dimension.
+    block: rows that a step of the kernel multiplies at most.
     """
 
     def local(rows: Array, sizes: Array, weight: Array) -> Array:
@@ -81,7 +89,7 @@ def grouped_matmul(
             weight = lax.all_gather(weight, spread, axis=dim, tiled=True) if spread else weight
         if INTERPRET:
             return lax.ragged_dot(rows, weight, sizes)[None]
-        return gmm(rows, weight, sizes, rows.dtype, kernel_tiles)[None]
+        return gmm(rows, weight, sizes, rows.dtype, partial(kernel_tiles, block))[None]
 
     summed = axes_of(rows_spec, 1)
     parts = jax.shard_map(
@@ -93,9 +101,9 @@ def grouped_matmul(
     return lax.reduce_sum(parts, axes=(0,))
 
 
-def kernel_tiles(rows: int, contracted: int, made: int) -> tuple[int, int, int]:
-    """Return the tiles of a grouped matmul of these sizes."""
-    return block_of(rows), min(contracted, 1024), min(made, 1024)
+def kernel_tiles(block: int, rows: int, contracted: int, made: int) -> tuple[int, int, int]:
+    """Return the tiles of a grouped matmul of these sizes, of at most `block` rows."""
+    return block_of(rows, block), min(contracted, 1024), min(made, 1024)
 
 
 def buffer_rows(rows: int, factor: float, tile: int = 128) -> int:
