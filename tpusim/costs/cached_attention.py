@@ -87,9 +87,9 @@ class CachedAttentionRates:
         """
         decodes, context, prefills, keys, pairs = load
         if not prefills:
-            return self.decode_seconds(decodes, context)
+            return self.decode_seconds(float(decodes), float(context))
         share = 1 / self.ranks
-        decodes, context, prefills, keys, pairs = (each * share for each in load)
+        decodes, context, prefills, keys, pairs = (float(each) * share for each in load)
         if self.window:
             context = min(context, self.window * decodes / self.drafted)
             keys = min(keys, prefills + self.window)

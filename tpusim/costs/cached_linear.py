@@ -45,8 +45,8 @@ class CachedLinearRates:
 
     def seconds(self, load: AttentionLoad) -> float:
         """Return the seconds of a load of all ranks: sequences that decode, then prompts."""
-        prompts = load.prefills / self.ranks * self.prompt
-        return prompts + self.decode_seconds(load.decodes, load.context)
+        prompts = float(load.prefills) / self.ranks * self.prompt
+        return prompts + self.decode_seconds(float(load.decodes), float(load.context))
 
     def decode_seconds(self, decodes: float, context: float) -> float:
         """Return the seconds of sequences that decode, whatever their context."""

@@ -153,7 +153,7 @@ def _with_last_rows(graph: Graph, form: CacheForm) -> Graph:
             return tensor
         return tensor.view(tuple(ROWS if dim == seq else dim for dim in tensor.dims))
 
-    tail = [replace(head, lhs=given, output=after(head.output))]
+    tail: list[Op] = [replace(head, lhs=given, output=after(head.output))]
     for op in graph.ops[place + 1 :]:
         assert isinstance(op, Pointwise)
         inputs, made = (tuple(map(after, ts)) for ts in (op.inputs, op.outputs))
