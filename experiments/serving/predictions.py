@@ -48,6 +48,12 @@ def predict(row: ServingRow, serve: Serve | None = None) -> tuple[dict[str, floa
     return _served(setup, wanted, serve or served_load), setup.assumed
 
 
+def predict_setup(setup: RowSetup, wanted: tuple[str, ...]) -> dict[str, float]:
+    """Return the predictions of a served load by column, of those that its row measures."""
+    measured = tuple(name for name in wanted if setup.row.text(name))
+    return _served(setup, measured, served_load)
+
+
 def _check_served(row: ServingRow) -> None:
     """Raise PlanError for what no simulation of a row covers."""
     if row.text("phase") == "diffusion":
