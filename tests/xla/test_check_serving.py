@@ -75,4 +75,4 @@ def test_a_server_of_a_run_file_is_checked(
     assert run(["check", str(file), "--json", "--quiet", "--step", "prefill"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["title"].endswith("prefill step (4 chips)")
-    assert found["plan_hbm_bytes"] == pytest.approx(found["program_hbm_bytes"], rel=0.05)
+    assert found["plan_hbm_bytes"] == pytest.approx(found["program_hbm_bytes"], rel=0.1)
