@@ -161,9 +161,7 @@ class Configuration:
 
     def manifest(self, model: str, name: str = "server") -> str:
         """Return the Kubernetes manifest of all replicas; see `kubernetes_manifest`."""
-        return kubernetes_manifest(
-            self.command(model), self.pod, name=name, replicas=self.replicas
-        )
+        return kubernetes_manifest(self.command(model), self.pod, name=name, replicas=self.replicas)
 
 
 def _followed(engine: Engine) -> dict[str, Any]:

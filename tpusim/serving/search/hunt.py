@@ -214,9 +214,7 @@ class _Hunt:
             return
         self._push(candidate, values)
 
-    def _measured(
-        self, candidate: _Candidate, traffic: Traffic
-    ) -> tuple[dict[str, float], Load]:
+    def _measured(self, candidate: _Candidate, traffic: Traffic) -> tuple[dict[str, float], Load]:
         """Return the metrics of a candidate, and its load."""
         server, configuration = candidate.server, candidate.configuration
         assert server is not None
@@ -246,9 +244,7 @@ class _Hunt:
         if len(self.names) == 1:
             self.best = sorted([*self.best, found], key=lambda each: each.rank)[: self.top]
         elif not any(_dominates(each.objectives, found.objectives) for each in self.best):
-            kept = [
-                one for one in self.best if not _dominates(found.objectives, one.objectives)
-            ]
+            kept = [one for one in self.best if not _dominates(found.objectives, one.objectives)]
             self.best = sorted([*kept, found], key=lambda each: each.rank)
 
     def _nearest(self) -> FoundServer | None:
