@@ -35,7 +35,9 @@ GROUPS = {
 BY_KEYS = {"Plan": "plan", "models.Transformer": "model", "Input": "input", "Measured": "measured"}
 """Classes whose parameters are the keys of a section of a run file."""
 
-CONSTRUCTED = ("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints")
+CONSTRUCTED = (
+    *("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints", "StepLoad"),
+)
 """Further classes that a user constructs; others are made by functions."""
 
 

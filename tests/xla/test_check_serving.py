@@ -40,14 +40,19 @@ def test_a_step_does_the_work_of_its_program(case: str) -> None:
     """FLOPs are equal, and HBM: the cache is updated in place, and weights are as they are stored.
 
     What is summed over the mesh is the same, but for the choice of the next tokens, which are few.
+    Activations of prompts stay on the chip in the program, and the replay takes the buffer of a
+    device's experts to be full.
     """
     sizes, keys, load = CASES[case]
     plan = ts.ServingPlan(**{"mesh": {"tensor": 4}, "page_size": 128, **keys})
     found = ts.check_serving(
         ts.models.Transformer(**SIZES | sizes), plan, ts.Slice("v6e", "2x2"), load
     ).comparison
-    assert found.plan_flops == pytest.approx(found.program_flops, rel=0.001)
-    assert found.plan_hbm_bytes == pytest.approx(found.program_hbm_bytes, rel=0.05)
+    filled = 1.25 if "experts" in sizes else 1.001
+    assert found.plan_flops <= found.program_flops * 1.001 <= filled * 1.001 * found.plan_flops
+    assert found.plan_hbm_bytes == pytest.approx(
+        found.program_hbm_bytes, rel=0.1 if load.prefills else 0.03
+    )
     planned, compiled = map(sum, zip(*(row.wire_bytes for row in found.collectives), strict=True))
     assert planned == pytest.approx(compiled, rel=0.01)
     assert found.same_mode_share > 0.99
@@ -67,8 +72,7 @@ def test_a_server_of_a_run_file_is_checked(
         "[serving]\nmesh = { tensor = 4 }\nmax_num_seqs = 16\n",
         "utf-8",
     )
-    code, out, err = run(capsys, "check", file, "--json", "--quiet", "--step", "prefill")
-    assert code == 0, err
-    found = json.loads(out)
+    assert run(["check", str(file), "--json", "--quiet", "--step", "prefill"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["title"].endswith("prefill step (4 chips)")
-    assert found["plan_hbm_bytes"] == pytest.approx(found["program_hbm_bytes"], rel=0.05)
+    assert found["plan_hbm_bytes"] == pytest.approx(found["program_hbm_bytes"], rel=0.1)

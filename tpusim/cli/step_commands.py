@@ -110,19 +110,18 @@ def advise(
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save, or make it fit."""
     from tpusim.cli.progress import show_work
-    from tpusim.runfile import read_one_plan, read_served
+    from tpusim.runfile import read_advised
     from tpusim.simulation import simulate
 
     if top is not None and top < 1:
         raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
-    served = read_served(run, settings or ())
-    if served is not None:
+    given = read_advised(run, settings or ())
+    if isinstance(given, tuple):
         from tpusim.cli.server_search import advise_server
 
         with show_work("trying changes", quiet=quiet):
-            text = advise_server(*served, top=top, as_json=as_json)
+            text = advise_server(*given, top=top, as_json=as_json)
         return printed(text, as_json=as_json, quiet=quiet)
-    given = read_one_plan(run, settings or ())
     with blame(given.where), show_work("trying changes", quiet=quiet):
         found = simulate(given.model, given.plan, given.pod, input=given.input).advice(quick=quick)
     text = json_text(found.facts()) if as_json else str(found if top is None else found.shown(top))

@@ -9,6 +9,7 @@ from tpusim.compiler_check.comparison import compare
 from tpusim.compiler_check.compile_step import StepCompilation, compile_step, step_versions
 from tpusim.compiler_check.plan_check import TIME_LIMIT_S, PlanCheck
 from tpusim.compiler_check.step_names import StepNames
+from tpusim.export.served_arrays import ServedArrays
 from tpusim.export.serving_to_jax import ServedGraph, export_serving_step
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
@@ -35,7 +36,7 @@ def check_serving(
     """Compile the JAX program of a step of a server, and compare it with the simulated step.
 
     The program is compiled for the plan's slice and placement; no TPU is needed. Both sides have
-    the arrays of the load alone, without the buckets of an engine.
+    arrays of equal sequences that fill their pages, without the buckets of an engine.
 
     load: decoding sequences or prompts, as long as their mean.
     full, time_limit, compiler_options: as of `check`.
@@ -47,6 +48,7 @@ def check_serving(
     step_versions(trains=False)
     check_time_limit(time_limit)
     chosen = check_options(dict(compiler_options or {}))
+    load = ServedArrays.of(plan, load).load(plan.ranks)
     step = export_serving_step(model, plan, pod, load)
     served = ServedGraph.of(model, plan, load)
     planned = serve_step(model, plan, pod, load, served.arrays.shape)

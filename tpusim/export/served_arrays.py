@@ -65,6 +65,14 @@ class ServedArrays:
         """Tokens of a sequence for which the cache has room."""
         return self.pages * self.page_size
 
+    def load(self, ranks: int) -> StepLoad:
+        """Return the load of arrays whose caches are full: whole pages of each sequence."""
+        count, chunk = self.sequences * ranks, self.tokens
+        if chunk == 1:
+            return StepLoad(count, count * self.keys)
+        pairs = count * chunk * (2 * self.keys - chunk + 1) // 2
+        return StepLoad(0, 0, count * chunk, count * self.keys, pairs)
+
     @property
     def shape(self) -> StepShape:
         """The arrays of the step in the graph."""

@@ -14,11 +14,11 @@ from tpusim.runfile.read_run import read_space as read_space
 from tpusim.runfile.read_run import run_of as run_of
 from tpusim.runfile.read_serving import read_serving as read_serving
 from tpusim.runfile.read_serving import read_step as read_step
+from tpusim.runfile.server_search import ServerSearchRun as ServerSearchRun
+from tpusim.runfile.server_search import read_advised as read_advised
+from tpusim.runfile.server_search import read_search as read_search
 from tpusim.runfile.serving import ServerOptions as ServerOptions
 from tpusim.runfile.serving import ServingRun as ServingRun
 from tpusim.runfile.serving import TrafficKeys as TrafficKeys
-from tpusim.runfile.server_search import ServerSearchRun as ServerSearchRun
-from tpusim.runfile.server_search import read_served as read_served
-from tpusim.runfile.server_search import read_server_search as read_server_search
 from tpusim.runfile.toml_tables import read_toml as read_toml
 from tpusim.runfile.write_run import write_run as write_run

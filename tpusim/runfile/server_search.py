@@ -1,4 +1,4 @@
-"""Run files of a server with [search] and [targets]: the space of a search, and what it has to meet.
+"""Run files of servers with [search] and [targets]: the space, and what a server has to meet.
 
 [serving] is what all servers share, without a mesh; [search] has the keys of a search of plans that
 a server has: `slices`, or `generations` with `chips`; `axes` or `meshes`; `most`, `vary`,
@@ -8,7 +8,7 @@ a server has: `slices`, or `generations` with `chips`; `axes` or `meshes`; `most
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError, blame, nearest
@@ -16,7 +16,13 @@ from tpusim.base.shown_value import shown
 from tpusim.base.toml_text import toml
 from tpusim.base.value_checks import is_list
 from tpusim.hardware import Slice, parse_slice
-from tpusim.runfile.read_run import written_tables
+from tpusim.runfile.read_run import (
+    SimulationRun,
+    changed_run,
+    one_plan,
+    with_space,
+    written_tables,
+)
 from tpusim.runfile.read_serving import serving_of
 from tpusim.runfile.serving import SERVING, ServingRun
 from tpusim.runfile.toml_tables import override
@@ -25,7 +31,8 @@ from tpusim.searches.slices import slices_of
 if TYPE_CHECKING:
     from tpusim.serving.search import ServerSpace, Targets
 
-SEARCH, TARGETS, SLICES = "search", "targets", "slices"
+SEARCH: Literal["search"] = "search"
+TARGETS, SLICES = "targets", "slices"
 
 _LISTS = ("slices", "generations", "chips", "axes", "meshes")
 _TABLES = ("most", "vary")
@@ -49,16 +56,35 @@ class ServerSearchRun:
 
 
 @checked_call
-def read_server_search(path: str | Path, overrides: Sequence[str] = ()) -> ServerSearchRun | None:
-    """Return the search for servers of a file; None for a file without a section [serving].
+def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SimulationRun | ServerSearchRun:
+    """Return the search of a file: of plans, or of servers where it has a section [serving].
 
     Raise a TpusimError of one sentence, which names the file and the key, as `read_run` does.
     """
     where, written = written_tables(path, overrides)
+    folder = Path(path).parent
     if SERVING not in written:
-        return None
+        return with_space(changed_run(written, overrides, where, folder), SEARCH)
     with blame(where):
-        return _search_of(override(written, overrides), where, Path(path).parent)
+        return _search_of(override(written, overrides), where, folder)
+
+
+@checked_call
+def read_advised(
+    path: str | Path, overrides: Sequence[str] = ()
+) -> "SimulationRun | tuple[ServingRun, Targets | None]":
+    """Return what a file says to advise on: a step of training, or a server and its targets.
+
+    Raise as `read_search` does, also for a file with [sweep] or [search].
+    """
+    where, written = written_tables(path, overrides)
+    folder = Path(path).parent
+    if SERVING not in written:
+        return one_plan(changed_run(written, overrides, where, folder))
+    with blame(where):
+        tables = override(written, overrides)
+        targets = _targets(_table(tables, TARGETS)) if TARGETS in tables else None
+        return serving_of(tables, where, folder), targets
 
 
 def _search_of(tables: Mapping[str, Any], where: str, folder: Path) -> ServerSearchRun:
@@ -139,20 +165,3 @@ def _slices(given: Mapping[str, Any], rest: Mapping[str, Any]) -> list[Slice]:
             "such as [4, 16]"
         )
     return list(slices_of(given["generations"], *chips))
-
-
-
-def read_served(
-    path: str | Path, overrides: Sequence[str] = ()
-) -> "tuple[ServingRun, Targets | None] | None":
-    """Return the server of a file, and its section [targets] if it has one; None without a server.
-
-    Raise as `read_server_search` does.
-    """
-    where, written = written_tables(path, overrides)
-    if SERVING not in written:
-        return None
-    with blame(where):
-        tables = override(written, overrides)
-        targets = _targets(_table(tables, TARGETS)) if TARGETS in tables else None
-        return serving_of(tables, where, Path(path).parent), targets

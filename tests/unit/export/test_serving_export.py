@@ -100,6 +100,14 @@ def test_arrays_are_those_of_the_load() -> None:
     assert (found.sequences, found.tokens, found.keys) == (7, 1, 128)
 
 
+def test_a_load_that_fills_its_pages_is_that_of_its_arrays() -> None:
+    plan = ServingPlan(mesh={"data": 2}, page_size=64)
+    for load in (StepLoad(6, 6 * 192), prompts(4, 128)):
+        assert ServedArrays.of(plan, load).load(plan.ranks) == load
+    arrays = ServedArrays.of(plan, prompts(2, 100))
+    assert arrays.load(plan.ranks) == StepLoad(0, 0, 200, 256, 2 * sum(range(29, 129)))
+
+
 DECODE = StepLoad(SEQUENCES, SEQUENCES * TOTAL)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.units import format_dollars
 from tpusim.base.value_checks import is_list
+from tpusim.serving.configuration import Configuration, checked_price
 from tpusim.serving.result import number
 from tpusim.serving.saturation import Load
-from tpusim.serving.configuration import Configuration, checked_price
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, shown
 
 COST, TOKEN_COST, CHIPS = "cost", "token_cost", "chips"

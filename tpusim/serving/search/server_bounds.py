@@ -15,6 +15,7 @@ from tpusim.serving.metrics import PICO, answered
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, Seconds, latency
 from tpusim.serving.serve import Server
 from tpusim.traffic import Traffic
+from tpusim.traffic.requests import Column
 
 SLACK = 0.1
 """The fraction by which requests have to outrun what a server can answer to be left out: the test
@@ -95,9 +96,9 @@ def _attention_ps(server: Server, keys: int) -> int:
     return with_keys - server.steps.step_ps(StepLoad(tokens, 0))
 
 
-def _decode_steps(output: Seconds, accepted: float) -> Seconds:
+def _decode_steps(output: Column, accepted: float) -> Seconds:
     """Return the fewest steps from the first token of each request to its last."""
-    steps = (output - 1) / accepted
+    steps: Seconds = (output - 1) / accepted
     return steps if accepted == 1 else steps - 1
 
 
@@ -149,8 +150,8 @@ def begun_bounds(served: Served) -> dict[str, Seconds]:
     served = answered(served)
     several = served.output > 1
     decoding = np.where(served.last_ps <= end, served.last_ps - served.first_ps, 0)[several]
-    return {
-        "ttft": (np.minimum(served.first_ps, end) - served.arrival_ps) * PICO,
-        "tpot": decoding * PICO / (served.output[several] - 1),
-        "e2e": (np.minimum(served.last_ps, end) - served.arrival_ps) * PICO,
-    }
+    found: dict[str, Seconds] = {"tpot": decoding * PICO / (served.output[several] - 1)}
+    for key, received in (("ttft", served.first_ps), ("e2e", served.last_ps)):
+        waited = np.minimum(received, end) - served.arrival_ps
+        found[key] = waited.astype(np.float64) * PICO
+    return found

@@ -65,7 +65,7 @@ class Targets:
             target / max(values[name], 1e-300) if name == OUTPUT else values[name] / target
             for name, target in self.given().items()
         )
-        return max(parts)
+        return float(max(parts))
 
     def missed(self, values: Mapping[str, float]) -> dict[str, str]:
         """Return each target that values miss, in words by name."""
