@@ -7,9 +7,11 @@ from .bounds import bound as bound
 from .calibration import calibrate as calibrate
 from .compiler_check import PlanCheck as PlanCheck
 from .compiler_check import check as check
+from .compiler_check import check_serving as check_serving
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
 from .export import export_jax as export_jax
+from .export import export_serving as export_serving
 from .hardware import Calibration as Calibration
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice
@@ -42,6 +44,7 @@ from .runfile import write_run as write_run
 from .searches import PlanSpace as PlanSpace
 from .searches import search as search
 from .searches import slices_of as slices_of
+from .server import StepLoad as StepLoad
 from .serving import ServingResult as ServingResult
 from .serving.engines import Engine as Engine
 from .serving.knee import knee as knee

@@ -16,7 +16,7 @@ GROUPS = {
     "Plans and run files": "Plan Input InputUse Measured read_run write_run from_maxtext",
     "Compiled programs": "xla xla.compile xla.load xla.make_mesh xla.torch xla.tensorflow "
     "xla.Compiled xla.MemoryReport xla.TorchStep xla.TensorFlowStep xla.StepVariable",
-    "Plans as JAX": "check PlanCheck export_jax",
+    "Plans as JAX": "check PlanCheck export_jax check_serving export_serving StepLoad",
     "Advice, comparison and explanation": "Advice Limit Change compare Comparison "
     "explain_placement explain_collectives explain_pipeline explain_lines",
     "Sweeps and searches": "Space sweep PlanSpace slices_of bound search cluster scaling Scaling "
@@ -35,7 +35,9 @@ GROUPS = {
 BY_KEYS = {"Plan": "plan", "models.Transformer": "model", "Input": "input", "Measured": "measured"}
 """Classes whose parameters are the keys of a section of a run file."""
 
-CONSTRUCTED = ("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints")
+CONSTRUCTED = (
+    *("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints", "StepLoad"),
+)
 """Further classes that a user constructs; others are made by functions."""
 
 

@@ -16,7 +16,10 @@ FOLDER = Path(__file__).parents[2] / "experiments" / "jax_programs"
 FILES = json.loads((DATA / "manifest.json").read_text("utf-8"))["files"]
 FRESH = (
     "decode_7x_2x2x1", "moe_v6e_4x4", "pipeline_v6e_4x4",
-    *map(thorough, ("convolution_v5e_4x4", "decoder_v4_2x2x1", "encoder_v5p_2x2x4")),
+    *map(
+        thorough,
+        ("convolution_v5e_4x4", "decode_v6e_2x2", "decoder_v4_2x2x1", "encoder_v5p_2x2x4"),
+    ),
 )  # fmt: skip
 """Compiled to the end, which takes half a minute each."""
 

@@ -99,6 +99,9 @@ StatsOption: TypeAlias = Annotated[bool, option("--stats", None, "Show what the 
 FullCode: TypeAlias = Annotated[
     bool, option("--full", None, "Generate code too, in minutes instead of seconds.")
 ]
+ServerStep: TypeAlias = Annotated[
+    str | None, option("--step", "KIND", "Of a server: prefill, or decode, which is the default.")
+]
 TimeLimit: TypeAlias = Annotated[float, option("--time-limit", "SECONDS", "For the compiler.")]
 AsJson: TypeAlias = Annotated[
     bool, option("--json", None, "Print the result as JSON, and nothing else.")

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from tpusim.base.errors import FileError, PlanError, blame
+from tpusim.base.errors import FileError, PlanError, blame, nearest
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
@@ -14,12 +14,16 @@ from tpusim.base.units import format_dollars, format_seconds
 from tpusim.report import check_folder, document, load_data, plot_load, write_report
 from tpusim.results import entry
 from tpusim.runfile import ServingRun
+from tpusim.server.step_load import StepLoad
 from tpusim.serving import ServingResult
-from tpusim.serving.full_steps import full_steps
+from tpusim.serving.full_steps import OUTPUT, PROMPT, full_loads, full_steps
 from tpusim.serving.result import SATURATED, number
-from tpusim.serving.serve import serve
+from tpusim.serving.serve import Server, serve
 
 MOST_LOAD = 1e9
+
+STEPS = ("prefill", "decode")
+"""The steps of a server that are exported and checked."""
 
 LOAD_HEAD = (
     *("load", "requests/s", "tokens/s out", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
@@ -121,6 +125,29 @@ def write_loads(results: Sequence[ServingResult], folder: Path) -> None:
     write_files(folder, files)
 
 
+def _lengths(run: ServingRun) -> tuple[float, float]:
+    """Return the mean tokens of a prompt and of an answer."""
+    if run.traffic is None:
+        return PROMPT, OUTPUT
+    requests = run.traffic.traffic(run.folder).requests
+    return float(requests.prompt.mean()), float(requests.output.mean())
+
+
+def step_load(run: ServingRun, step: str | None) -> StepLoad:
+    """Return the load of a step of a server that is full, as of `simulate_server`.
+
+    step: one of `STEPS`; None for the last. Raise PlanError for another word.
+    """
+    step = STEPS[-1] if step is None else step
+    if step not in STEPS:
+        raise PlanError(f"--step is {step!r}; {nearest(step, STEPS)}")
+    with blame(run.where):
+        prompt, output = _lengths(run)
+        longest = round(prompt + output)
+        server = Server.of(run.model, run.plan, run.pod, run.engine, longest=longest)
+        return full_loads(server.policy, prompt, output)[STEPS.index(step)]
+
+
 def simulate_server(
     run: ServingRun, folder: Path | None, *, as_json: bool, html: bool = True
 ) -> str:
@@ -132,13 +159,8 @@ def simulate_server(
     if folder is not None:
         check_folder(folder)
     with blame(run.where):
-        lengths = {}
-        if run.traffic is not None:
-            requests = run.traffic.traffic(run.folder).requests
-            lengths = {
-                "prompt": float(requests.prompt.mean()), "output": float(requests.output.mean())
-            }  # fmt: skip
-        steps = full_steps(run.model, run.plan, run.pod, run.engine, **lengths)
+        prompt, output = _lengths(run)
+        steps = full_steps(run.model, run.plan, run.pod, run.engine, prompt=prompt, output=output)
     if folder is not None:
         with printed_on(None):
             for name, step in (("prefill", steps.prefill), ("decode", steps.decode)):

@@ -20,6 +20,7 @@ from tpusim.cli.app import (
     ReportFolder,
     RunFile,
     RunSettings,
+    ServerStep,
     StatsOption,
     TimeLimit,
     WithoutPass,
@@ -35,6 +36,7 @@ from tpusim.cli.app import (
 
 if TYPE_CHECKING:
     from tpusim.plan import MeasuredStage
+    from tpusim.runfile import ServingRun, SimulationRun
 
 OTHER_VERDICT = 4
 """The exit code of a check where plan and compiler differ on whether the program fits."""
@@ -244,32 +246,49 @@ def _sample(text: str) -> "Iterator[MeasuredStage]":
         yield MeasuredStage(line["stage"], *values)
 
 
+def _check_step(given: "SimulationRun | ServingRun", step: str | None) -> None:
+    """Raise FileError for a kind of step where there is no server."""
+    from tpusim.runfile import ServingRun
+
+    if step is not None and not isinstance(given, ServingRun):
+        raise FileError(f"{given.where}: --step is for a server, and the file has no [serving]")
+
+
 @app.command()
 @garbage_collector_on()
 def check(
     run: RunFile,
     out: FigureFolder = None,
     settings: RunSettings = None,
+    step: ServerStep = None,
     full: FullCode = False,
     time_limit: TimeLimit = 600.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> tuple[str, int]:
-    """Compare a run with what the TPU compiler makes of it (extra: xla)."""
+    """Compare a step of a run with what the TPU compiler makes of it (extra: xla)."""
     from tpusim.cli.progress import show_work
+    from tpusim.cli.serve_command import step_load
     from tpusim.compiler.compile_apart import check_time_limit
-    from tpusim.compiler_check import check
+    from tpusim.compiler_check import check, check_serving
     from tpusim.compiler_check.compile_step import step_versions
     from tpusim.report import write_check
-    from tpusim.runfile import read_one_plan
+    from tpusim.runfile import ServingRun, read_step
 
-    given = read_one_plan(run, settings or ())
+    given = read_step(run, settings or ())
+    _check_step(given, step)
     with blame("--time-limit"):
         check_time_limit(time_limit)
     folder = tried_folder(out, "comparison")
-    step_versions()
+    step_versions(trains=not isinstance(given, ServingRun))
     with blame(given.where), show_work("compiling", quiet=quiet):
-        made = check(given.model, given.plan, given.pod, full=full, time_limit=time_limit)
+        if isinstance(given, ServingRun):
+            load = step_load(given, step)
+            made = check_serving(
+                given.model, given.plan, given.pod, load, full=full, time_limit=time_limit
+            )
+        else:
+            made = check(given.model, given.plan, given.pod, full=full, time_limit=time_limit)
     text = json_text(made.comparison.facts()) if as_json else str(made)
     text = with_files(text, folder, partial(write_check, made.comparison), as_json=as_json)
     code = 0 if made.comparison.hbm.same_verdict else OTHER_VERDICT
@@ -281,18 +300,26 @@ def export(
     run: RunFile,
     out: Annotated[str | None, option("--out", "FILE.py", "Write the program there.")] = None,
     settings: RunSettings = None,
+    step: ServerStep = None,
 ) -> str:
-    """Write the training step of a run as a JAX program."""
+    """Write the training step of a run, or a step of a server, as a JAX program."""
     from tpusim.base.text_files import write_file, written_place
-    from tpusim.export import export_jax
-    from tpusim.runfile import read_one_plan
+    from tpusim.cli.serve_command import step_load
+    from tpusim.export import export_jax, export_serving
+    from tpusim.runfile import ServingRun, read_step
 
     path = None if out is None else written_place(Path(out))
-    given = read_one_plan(run, settings or ())
+    given = read_step(run, settings or ())
+    _check_step(given, step)
     with blame(given.where):
-        source = export_jax(given.model, given.plan, given.pod)
+        if isinstance(given, ServingRun):
+            load = step_load(given, step)
+            source = export_serving(given.model, given.plan, given.pod, load)
+        else:
+            source = export_jax(given.model, given.plan, given.pod)
+    does = "serves" if isinstance(given, ServingRun) else "trains on"
     if path is None:
         return source.rstrip("\n")
     write_file(path, source.encode())
     count = len(source.splitlines())
-    return f"{out}: {count} lines of JAX; python {out} trains on random tokens, on {given.pod}"
+    return f"{out}: {count} lines of JAX; python {out} {does} random tokens, on {given.pod}"

@@ -5,3 +5,4 @@ from tpusim.compiler_check.comparison import TwinComparison as TwinComparison
 from tpusim.compiler_check.comparison import compare as compare
 from tpusim.compiler_check.plan_check import PlanCheck as PlanCheck
 from tpusim.compiler_check.plan_check import check as check
+from tpusim.compiler_check.serving_check import check_serving as check_serving

@@ -9,13 +9,13 @@ from tpusim.compiler_check.compare_parts import ComparedPart, ComparedSide, most
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames
 from tpusim.graph import TensorRole
 from tpusim.program import Collective, CollectiveKind, Single, walk_allocs, walk_ops
-from tpusim.results import PlanResult, core_records, operation_of, operations_by_name
+from tpusim.results import PlanResult, ServedStep, core_records, operation_of, operations_by_name
 
-STATE = "weights and optimizer state"
+STATE, SERVED = "weights and optimizer state", "weights and cache"
 ELSE = "stacks of the layers, casts and copies"
 BETWEEN = "between buffers"
-"""Items of memory: what is held for the whole step, what belongs to no single operation of the
-graph, and what a device needs beyond the highest level of its schedule."""
+"""Items of memory: what is held for the whole step, of training and of a server, what belongs to no
+single operation of the graph, and what a device needs beyond the highest level of its schedule."""
 
 _STACK = re.compile(r" x\d+$")
 """The end of the name of what a plan's loop stacks: the copies of all its iterations."""
@@ -55,12 +55,13 @@ _PASSES = {
 def _held(side: ComparedSide) -> Counter[str]:
     """Return the bytes of each item of HBM at the peak."""
     result, makers = side.result, _makers(side)
+    state = SERVED if isinstance(side.names.plan, ServedStep) else STATE
     resident = {alloc.tensor for alloc in result.program.resident}
     found: Counter[str] = Counter()
     for held in result.timeline.memory[result.lane].held:
         maker = makers.get(re.sub(r"#\d+$", "", held.tensor))
         if held.tensor in resident:
-            found[STATE] += held.bytes
+            found[state] += held.bytes
         elif maker is None or _STACK.search(held.tensor):
             found[ELSE] += held.bytes
         else:

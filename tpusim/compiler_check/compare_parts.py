@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from tpusim.base.phase import Phase
 from tpusim.compiler_check.core_times import TimedOperation
 from tpusim.compiler_check.step_names import EMBEDDING, StepNames
-from tpusim.graph import Convolution, Einsum
+from tpusim.graph import CachedAttention, Convolution, Einsum
 from tpusim.program import Collective, Compute, Single, walk_ops
 from tpusim.results import COMPUTE_LABELS, Result
 
@@ -86,10 +86,11 @@ class ComparedSide:
             name = self.operation(op) if op is not None else ""
             if name in self.names.lookups and phase is not Phase.OPTIMIZER:
                 yield _CoreTime(EMBEDDING, None, EMBEDDING, op, seconds)
-            elif label == "attention":
+                continue
+            behind = None if phase is Phase.OPTIMIZER else self.names.operations.get(name)
+            if label == "attention" or isinstance(behind, CachedAttention):
                 yield _CoreTime(ATTENTION, phase, ATTENTION, op, seconds)
             else:
-                behind = None if phase is Phase.OPTIMIZER else self.names.operations.get(name)
                 known = isinstance(behind, Einsum | Convolution)
                 yield _CoreTime(WORK, phase, name if known else OTHERS, op, seconds)
 

@@ -284,7 +284,12 @@ def _differences(c: TwinComparison) -> Iterator[tuple[str, ...]]:
 
 
 def compare(
-    plan: PlanResult, program: ReplayResult, lines: Mapping[int, str], *, refused: bool = False
+    plan: PlanResult,
+    program: ReplayResult,
+    lines: Mapping[int, str],
+    *,
+    refused: bool = False,
+    names: StepNames | None = None,
 ) -> TwinComparison:
     """Return a plan beside the program that the compiler made of its exported step.
 
@@ -293,8 +298,10 @@ def compare(
     lines: the operation of the graph (such as `layer/wq`) whose JAX stands in a line of the
         exported file; other lines belong to no operation.
     refused: True if the compiler refused the program, as it needs more HBM than there is.
+    names: of the plan's graph; None for a step of training.
     """
-    names, source = StepNames.of(plan), SourceNames.of(program.program, lines)
+    names = names or StepNames.of(plan)
+    source = SourceNames.of(program.program, lines)
 
     def planned(op: Single) -> str:
         """Return the forward operation behind one of a plan; of a collective, of its tensor."""

@@ -2,7 +2,7 @@
 
 import builtins
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
@@ -14,7 +14,7 @@ from tpusim.compiler import cache as program_cache
 from tpusim.compiler.options import ENVIRONMENT, Option
 from tpusim.compiler.topologies import INSTALL, versions
 from tpusim.export.step_source import ExportedStep
-from tpusim.results import PlanResult
+from tpusim.results import PlanResult, ServedStep
 
 OPTIMIZERS = "optax"
 """The package of the optimizers of exported steps."""
@@ -51,12 +51,16 @@ class StepCompilation:
         return "code" if self.full else "schedule"
 
 
-def step_versions() -> dict[str, str]:
+def step_versions(*, trains: bool = True) -> dict[str, str]:
     """Return the installed versions of all that compiles an exported step.
+
+    trains: it has an optimizer.
 
     Raise CompileError if one is missing.
     """
     found = versions()
+    if not trains:
+        return found
     try:
         return {**found, OPTIMIZERS: version(OPTIMIZERS)}
     except PackageNotFoundError as error:
@@ -95,7 +99,7 @@ def _facts(asked: StepCompilation) -> dict[str, Any]:
         "slice": asked.planned.pod.machine,
         "mesh": dict(asked.mesh),
         "placement": asked.planned.placement.written,
-        "versions": step_versions(),
+        "versions": step_versions(trains=not isinstance(asked.planned, ServedStep)),
         "flags": [os.environ.get(variable, "") for variable in ENVIRONMENT],
         "options": dict(asked.options),
         "name": asked.planned.model.name,
@@ -104,29 +108,53 @@ def _facts(asked: StepCompilation) -> dict[str, Any]:
 
 def _compile(asked: StepCompilation) -> Compiled:
     mesh = place_mesh(asked.planned.pod, asked.mesh, asked.planned.placement)
-    import jax
-    from jax.sharding import PartitionSpec
-
     space: dict[str, Any] = {"__name__": "step"}
     exec(builtins.compile(asked.step.source, STEP_FILE, "exec"), space)
-    state = jax.eval_shape(lambda: space["init"](jax.random.key(0)))
-    specs = space["step_specs"]()
-    given, given_specs = _batch(space)
+    called = _training_call(space) if "train_step" in space else _server_call(space)
     return compile(
-        space["train_step"],
-        state,
-        *given,
+        called.step,
+        *called.arguments,
         slice=asked.planned.pod,
         mesh=mesh,
-        in_shardings=(specs, *given_specs),
-        out_shardings=(specs, PartitionSpec()),
-        donate=0,
+        in_shardings=called.in_specs,
+        out_shardings=called.out_specs,
+        donate=called.donated,
         name=asked.planned.model.name,
         compiler_options=asked.options,
         cache=False,
         until=asked.until,
         time_limit=inf if asked.time_limit is None else asked.time_limit,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _StepCall:
+    """A step, its arguments without values, its shardings, and the argument that it updates."""
+
+    step: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    in_specs: tuple[Any, ...]
+    out_specs: tuple[Any, ...]
+    donated: int
+
+
+def _training_call(space: Mapping[str, Any]) -> _StepCall:
+    """Return the training step among the names that an exported file defines."""
+    import jax
+    from jax.sharding import PartitionSpec
+
+    state = jax.eval_shape(lambda: space["init"](jax.random.key(0)))
+    specs = space["step_specs"]()
+    given, given_specs = _batch(space)
+    out = (specs, PartitionSpec())
+    return _StepCall(space["train_step"], (state, *given), (specs, *given_specs), out, 0)
+
+
+def _server_call(space: Mapping[str, Any]) -> _StepCall:
+    """Return the step of a server among the names that an exported file defines."""
+    out = (space["CACHE_SPECS"], space["INPUT_SPECS"]["last_tokens"])
+    given, specs = space["step_arguments"](), space["argument_specs"]()
+    return _StepCall(space["server_step"], given, specs, out, 1)
 
 
 def _batch(space: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

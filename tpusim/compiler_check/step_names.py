@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tpusim.base.phase import Phase
-from tpusim.graph import Gather, Op, Pointwise, Tensor, TensorRole, walk
+from tpusim.graph import Gather, Graph, Op, Pointwise, Tensor, TensorRole, walk
 from tpusim.partition import Layout
 from tpusim.partition.propagate import layouts
 from tpusim.pipeline.planned_step import checked_rules, planned_graph
@@ -49,8 +49,14 @@ class StepNames:
     def of(cls, plan: PlanResult) -> "StepNames":
         """Return the names of the graph that a plan's result comes from."""
         graph = planned_graph(plan.model, plan.plan)
-        forward = [(op, n) for op, n in walk(graph.ops) if op.phase is Phase.FORWARD]
         inner = stage_plan(plan.plan) if plan.plan.active_schedule else plan.plan
+        found = layouts(graph, inner.sharding, checked_rules(inner, graph))
+        return cls.of_graph(plan, graph, found)
+
+    @classmethod
+    def of_graph(cls, plan: PlanResult, graph: Graph, found: Mapping[str, Layout]) -> "StepNames":
+        """Return the names of a graph, with the layout of each of its tensors."""
+        forward = [(op, n) for op, n in walk(graph.ops) if op.phase is Phase.FORWARD]
         runs: Counter[str] = Counter()
         for op, times in forward:
             runs[op.name] += times * plan.plan.microbatches
@@ -60,7 +66,7 @@ class StepNames:
             {tensor.name: op.name for op, _ in forward for tensor in op.outputs},
             runs,
             graph.sizes,
-            layouts(graph, inner.sharding, checked_rules(inner, graph)),
+            found,
         )
 
     @cached_property

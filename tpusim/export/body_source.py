@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from tpusim.export.library_source import library_names
+from tpusim.export.cached_source import cache_source, keeps_cache
+from tpusim.export.library_source import library_names, names_in
 from tpusim.export.names import (
     check_distinct,
     function_name,
@@ -18,10 +19,20 @@ from tpusim.export.names import (
 )
 from tpusim.export.operations import expression, names_residual, read_layout
 from tpusim.export.routing import made_besides
+from tpusim.export.served_weights import scale_of
 from tpusim.export.step_context import StepContext
 from tpusim.export.step_line import StepLine, assignment, indented, plain
 from tpusim.export.weight_source import WeightSource, weight_source
-from tpusim.graph import COPY, Einsum, Op, Pointwise, Scan, Tensor, TensorRole
+from tpusim.graph import (
+    COPY,
+    CachedAttention,
+    Einsum,
+    Op,
+    Pointwise,
+    Scan,
+    Tensor,
+    TensorRole,
+)
 
 POLICIES = {"full": "", "minimal": "dots_with_no_batch_dims_saveable", "dots": "dots_saveable"}
 """JAX's checkpoint policy for each of the plan's; `full` needs none."""
@@ -34,12 +45,14 @@ class StepBodies:
     """The functions of a step, as they are written.
 
     weights: each weight once, in the order of use.
+    caches: arrays of keys and values, of a step of a server.
     functions: those of scans over layers.
     staged: axes of the stages while the layers of a pipeline are written, as source.
     """
 
     context: StepContext
     weights: dict[tuple[str, str], WeightSource] = field(default_factory=dict)
+    caches: list[WeightSource] = field(default_factory=list)
     functions: list[StepLine] = field(default_factory=list)
     staged: str = ""
 
@@ -61,6 +74,10 @@ class StepBodies:
             for tensor in op.inputs:
                 if tensor.role is TensorRole.PARAM:
                     self._add_weight(tensor, group if tensor.name in own else "")
+            if isinstance(op, Einsum) and (scale := scale_of(op)) is not None:
+                self._add_weight(scale, group)
+            if isinstance(op, CachedAttention):
+                self.caches += cache_source(op, group, self.context)
             made += self._operation(op)
         return made
 
@@ -114,9 +131,9 @@ class StepBodies:
             return self._scan_over_parts(op)
         if len(op.carries) > 1 and (self.context.stages or self._saves_iterations()):
             raise unsaid(op.name, f"a pipeline that carries {len(op.carries)} tensors")
-        before, first, last, after = (
-            ", ".join(map(value_name, each)) for each in zip(*op.carries, strict=True)
-        )
+        carried = [tuple(map(value_name, each)) for each in op.carries]
+        carried += _carried_cache(op)
+        before, first, last, after = (", ".join(each) for each in zip(*carried, strict=True))
         own = frozenset(
             tensor.name
             for one in op.body
@@ -133,7 +150,8 @@ class StepBodies:
             if given.short in self.context.named or self._saves_iterations()
         ]
         shared = [value_name(tensor) for tensor in op.shared]
-        several = len(op.carries) > 1
+        shared += _given_to_all(self.context, body)
+        several = len(carried) > 1
         left = f"({last})" if several else last
         self.functions += [
             *plain(f"\n\ndef {name}({', '.join([*shared, first])}, w):"),
@@ -146,6 +164,7 @@ class StepBodies:
         layer = f"lambda x, w: {name}({given}, w)" if shared or several else name
         start, end = (f"({before})", f"({after})") if several else (before, after)
         loop = "lax.scan" if self.context.scans_layers else "unrolled"
+        loop = "layers_with_caches" if keeps_cache(op) else loop
         call = f"{loop}({self._checkpointed(layer)}, {start}, w[{quoted(op.name)}])"
         return assignment(f"{end}, _", call, op.name)
 
@@ -300,6 +319,26 @@ class StepBodies:
             if dim != own
         ]
         return f"tiles({', '.join([_read_name(whole), *cuts])})"
+
+
+def cache_after(op: Scan) -> str:
+    """Return the variable of the cache of layers after a step."""
+    return f"kv_cache_of_{local_name(op.name)}"
+
+
+def _carried_cache(op: Scan) -> list[tuple[str, ...]]:
+    """Return the names of the cache before, in and after layers that keep one."""
+    if not keeps_cache(op):
+        return []
+    return [(f"kv_cache[{quoted(op.name)}]", "kv_cache", "kv_cache", cache_after(op))]
+
+
+def _given_to_all(context: StepContext, body: Iterable[StepLine]) -> list[str]:
+    """Return what the layers of a step of a server read of its inputs."""
+    if context.served is None:
+        return []
+    used = names_in("\n".join(map(str, body)))
+    return [name for name in ("kv_lengths", "kv_positions", "kv_pages") if name in used]
 
 
 def _local_function(

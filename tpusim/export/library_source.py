@@ -12,7 +12,7 @@ LIBRARY = tuple(
     Path(__file__).with_name("jax_library") / f"{name}.py"
     for name in (
         "layers", "training", "experts", "weight_dtypes", "pipelines", "muon", "frozen", "images",
-        "regions", "boxes", "encoders",
+        "regions", "boxes", "encoders", "serving",
     )
 )  # fmt: skip
 """Functions in JAX. The files are read and not imported, as JAX need not be installed."""

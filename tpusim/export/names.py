@@ -24,6 +24,7 @@ DTYPES = {
 TAKEN = {
     "w", "jax", "jnp", "lax", "loss", "tiles", "shard", "LEARNING_RATE", "MICROBATCHES", "REPEATS",
     "STAGES", "TARGETS_SHAPE", "TARGETS_SPEC", "_", "targets", "batch", "parts", "states", "chunk",
+    "kv_cache", "kv_lengths", "kv_positions", "kv_pages",
 }  # fmt: skip
 """Names that an exported program has besides its tensors, its sizes and those of the library."""
 

@@ -7,6 +7,7 @@ from keyword import iskeyword
 from string import ascii_letters, ascii_lowercase
 
 from tpusim.base.errors import PlanError
+from tpusim.export.cached_source import cached_attention
 from tpusim.export.names import (
     call,
     constant_name,
@@ -19,10 +20,12 @@ from tpusim.export.names import (
     weight_name,
 )
 from tpusim.export.routing import grouped_matmul, routed
+from tpusim.export.served_weights import is_narrow, scale_of
 from tpusim.export.step_context import StepContext
 from tpusim.export.windows import convolution, pool
 from tpusim.graph import (
     Attention,
+    CachedAttention,
     Convolution,
     Einsum,
     Function,
@@ -68,7 +71,7 @@ _LETTERS = {
 def read(tensor: Tensor, context: StepContext) -> str:
     """Return the expression of an operand in the dtype of activations."""
     if tensor.role is TensorRole.PARAM:
-        cast = ".astype(COMPUTE)" if context.casts_weights else ""
+        cast = ".astype(COMPUTE)" if context.casts_weights or is_narrow(tensor) else ""
         return f"w[{quoted(weight_name(tensor))}]{cast}"
     return value_name(tensor)
 
@@ -96,6 +99,9 @@ def _(op: Einsum, context: StepContext) -> str:
     if dtype != "COMPUTE" and "vocab" in map(plain_dim, op.output.dims):
         return _product(op, context, (f"preferred_element_type={dtype}",))
     product = _product(op, context)
+    if (scale := scale_of(op)) is not None:
+        product = f"{product} * {read(scale, context)}"
+        return product if dtype == "COMPUTE" else f"({product}).astype({dtype})"
     return product if dtype == "COMPUTE" else f"{product}.astype({dtype})"
 
 
@@ -241,6 +247,12 @@ def _kernel_options(kernel: AttentionKernel) -> list[str]:
 
 
 @expression.register
+def _(op: CachedAttention, context: StepContext) -> str:
+    given = [read(tensor, context) for tensor in (op.query, op.key, op.value)]
+    return cached_attention(op, given, context)
+
+
+@expression.register
 def _(op: TokenRouting, context: StepContext) -> str:
     return routed(op, [read(tensor, context) for tensor in op.inputs], context)
 
@@ -326,7 +338,13 @@ def _with_dtype(op: Pointwise, of: Function, context: StepContext, given: list[s
     return called(of, given, context.dtype(op.outputs[0]))
 
 
+def _cast(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
+    return f"{given[0]}.astype({context.dtype(op.outputs[0])})"
+
+
 def _positioned(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
+    if context.served:
+        return called(replace(of, name=f"{of.name}_at"), given, last="kv_positions")
     return called(of, given, last="ORDER" if context.order > 1 else "")
 
 
@@ -348,6 +366,7 @@ def _slot_masks(op: Pointwise, of: Function, context: StepContext, given: list[s
 _SPECIAL: dict[str, Callable[[Pointwise, Function, StepContext, list[str]], str]] = {
     "add": _add,
     "zeros": _zeros,
+    "cast": _cast,
     "repeat": _repeat,
     "softmax": _with_dtype,
     "one_hot_rows": _with_dtype,

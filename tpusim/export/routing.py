@@ -4,8 +4,9 @@ from dataclasses import replace
 from math import prod
 
 from tpusim.export.names import call, constant_name, entry, spec, unsaid, value_name
+from tpusim.export.served_weights import is_narrow
 from tpusim.export.step_context import StepContext, row_layout
-from tpusim.graph import Einsum, Op, Tensor, TokenRouting
+from tpusim.graph import CachedAttention, Einsum, Op, Tensor, TokenRouting
 from tpusim.partition import buffers_of
 from tpusim.partition.split import Split, route
 from tpusim.plan import Axes
@@ -19,6 +20,8 @@ SIZES, MOVES = "sizes", "moves"
 
 def made_besides(op: Op, context: StepContext) -> list[str]:
     """Return the variables that an operation makes besides its results."""
+    if isinstance(op, CachedAttention):
+        return ["kv_cache"]
     if not isinstance(op, TokenRouting) or not op.dispatch:
         return []
     ragged = context.in_rows(op.output)
@@ -45,22 +48,25 @@ def routed(op: TokenRouting, given: list[str], context: StepContext) -> str:
         raise unsaid(
             op.name, "a sort of tokens that a ring gathers (write expert_exchange = 'gather')"
         )
-    _check_devices(op, slots, context)
-    _check_rows(op, slots, context)
     split = _split(op, context)
     over, width = _split_over(slots, context), split[op.tokens.dims[-1]]
     rows = (row_layout(context.layouts[slots.name])[0], width)
     shared = split["batch"]
     gathered = exchange == "gather"
-    tokens = spec(((*shared, *over) if gathered else shared, split["seq"], width))
+    whole = context.served is not None and _token_axes(op, context) == shared
+    if not whole:
+        _check_devices(op, slots, context)
+        _check_rows(op, slots, context)
+    tokens = spec(((*shared, *over) if gathered and not whole else shared, split["seq"], width))
+    options = ["whole=True"] if whole and over else []
     gates = [context.spec(op.gates)] if gathered else []
     axes = entry(over)
     if not op.dispatch:
         function = "scatter_rows" if gathered else "unsort_tokens"
-        return call(function, *given, *moves, spec(rows), *gates, tokens, axes)
+        return call(function, *given, *moves, spec(rows), *gates, tokens, axes, *options)
     function, count = ("pick_tokens", "CHOICE") if gathered else ("sort_tokens", "EXPERT")
     factor = f"{_buffer_factor(over, context):g}"
-    return call(function, *given, count, tokens, *gates, spec(rows), axes, factor)
+    return call(function, *given, count, tokens, *gates, spec(rows), axes, factor, *options)
 
 
 def _split(op: TokenRouting, context: StepContext) -> Split:
@@ -99,8 +105,7 @@ def _check_devices(op: TokenRouting, slots: Tensor, context: StepContext) -> Non
     """
     split, over = _split(op, context), _split_over(slots, context)
     _, batch, slot, _ = context.layouts[slots.name]
-    tokens = op.tokens if op.dispatch else op.output
-    alike = context.layouts[tokens.name][0] == (*split["batch"], *over)
+    alike = _token_axes(op, context) == (*split["batch"], *over)
     if context.plan.experts.exchange == "all-to-all":
         alike = set(split["batch"]) == {*batch, *over}
     if not alike or split["seq"] != slot:
@@ -122,6 +127,12 @@ def _check_rows(op: TokenRouting, slots: Tensor, context: StepContext) -> None:
             f"a grouped kernel over the {rows} rows of a device, which it takes in blocks of "
             f"{KERNEL_ROWS} (write a plan.seq_len that {KERNEL_ROWS} divides)",
         )
+
+
+def _token_axes(op: TokenRouting, context: StepContext) -> Axes:
+    """Return the axes that shard the sequences of the tokens that are routed."""
+    tokens = op.tokens if op.dispatch else op.output
+    return context.layouts[tokens.name][0]
 
 
 def _listed(axes: Axes) -> str:
@@ -149,6 +160,8 @@ def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> 
 
     rows, weight: expressions of its operands.
     """
+    if is_narrow(op.rhs):
+        raise unsaid(op.name, f"a grouped matmul with a weight in {op.rhs.dtype}")
     _check_dtypes(op, context)
     layouts = context.layouts
     given, made = (row_layout(layouts[tensor.name]) for tensor in (op.lhs, op.output))
@@ -164,7 +177,8 @@ def grouped_matmul(op: Einsum, rows: str, weight: str, context: StepContext) -> 
         if axes[: len(own)] != own:
             raise unsaid(op.name, f"a grouped matmul whose weight is divided over {_listed(axes)}")
     specs = (spec((given[0], summed)), context.spec(op.rhs), spec((made[0], kept)))
-    return call("grouped_matmul", rows, _beside(op.lhs, SIZES), weight, *specs)
+    blocks = [f"block={context.plan.experts.tiles[0]}"] if context.served else []
+    return call("grouped_matmul", rows, _beside(op.lhs, SIZES), weight, *specs, *blocks)
 
 
 def _check_dtypes(op: Einsum, context: StepContext) -> None:

@@ -7,6 +7,7 @@ from math import prod
 from tpusim.base.errors import PlanError
 from tpusim.base.units import format_mesh
 from tpusim.export.names import DTYPES, entry, spec
+from tpusim.export.served_arrays import ServedArrays
 from tpusim.graph import (
     LAYER_IN,
     Attention,
@@ -43,6 +44,7 @@ class StepContext:
     order: parts of the sequence on different devices, where each device has an early and a late
         part of it; 1 where tokens are in order.
     updates: layouts of the weights that are updated in smaller parts than they are stored.
+    served: the arrays of a step of a server; None for a step of training.
     """
 
     graph: Graph
@@ -53,6 +55,7 @@ class StepContext:
     order: int
     stages: str = ""
     updates: Mapping[str, Layout] = field(default_factory=dict)
+    served: ServedArrays | None = None
 
     def spec(self, tensor: Tensor, *lead: str, update: bool = False) -> str:
         """Return the sharding of a tensor as source.
@@ -150,7 +153,7 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
         order *= plan.mesh[axis]
     found = layouts(graph, inner.sharding, rules)
     named = frozenset(_named(graph.ops, plan.remat, plan.dtypes.quantised))
-    padded = dict(_padded(graph, plan.mesh, found))
+    padded = dict(padded_sizes(graph, plan.mesh, found))
     stages = entry([axis for axis in STAGE_AXES if plan.mesh.get(axis, 1) > 1])
     axes = tuple(plan.optimizer.axes)
     step = training_step(graph, Remat())
@@ -159,7 +162,7 @@ def step_context(graph: Graph, plan: Plan) -> StepContext:
     return StepContext(graph, plan, found, named, padded, order, within, updates)
 
 
-def _padded(
+def padded_sizes(
     graph: Graph, mesh: Mapping[str, int], found: Mapping[str, Layout]
 ) -> Iterator[tuple[str, int]]:
     """Yield the padded size of each dimension that the axes of a weight do not divide.

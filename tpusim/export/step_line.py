@@ -1,10 +1,14 @@
 """Lines of a source file, each with the operation of the graph that it computes."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 INDENT = "    "
 WIDTH = 99
+
+_LAMBDA = re.compile(r"lambda [^:]*")
+"""The parameters of a function, whose commas part no arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def _arguments(call: str) -> tuple[str, list[str]]:
             escaped = char == "\\" and not escaped
         elif char in "\"'":
             quoted = char
-        elif char == "," and not depth:
+        elif char == "," and not depth and not _LAMBDA.fullmatch(current.strip()):
             parts.append(current.strip())
             current = ""
             continue

@@ -1,8 +1,9 @@
 """The file of a training step: its sizes, mesh, shardings, functions, and a loop that trains."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from textwrap import fill
+from types import MappingProxyType
 
 from tpusim.base.plain_text import plain as shortened
 from tpusim.export.body_source import StepBodies
@@ -52,7 +53,7 @@ _DIVIDED = ("step_specs", "gradients", "train_step")
 
 IN_PARTS = "_in_parts"
 """The end of the names of those."""
-_MAIN = '\n\nif __name__ == "__main__":\n    main()'
+MAIN = '\n\nif __name__ == "__main__":\n    main()'
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +78,55 @@ def step_source(context: StepContext, pod: Slice) -> ExportedStep:
     step = [*bodies.functions, *_loss(context, forward)]
     weights = weight_tables(bodies.weights.values(), listed=not context.scans_layers)
     settings = _settings(context)
-    used = _words([*step, *settings]) | library_constants(_wanted(context))
+    used = words([*step, *settings]) | library_constants(_wanted(context))
     used |= set(_OF_TRAINED) if _frozen(context) else set()
     helpers = library_functions(used)
     training = _training(context, helpers)
     rest = [*weights, *plain(functions_source(helpers)), *settings, *step, *plain(training)]
-    lines = [*_constants(context, _words(rest)), *rest]
+    lines = [*constants_source(context, words(rest)), *rest]
+    return exported_file(_title(context, pod), lines)
+
+
+def exported_file(title: str, lines: list[StepLine]) -> ExportedStep:
+    """Return the file of lines, below a docstring and the imports that they need."""
     imports = imports_of("\n".join(map(str, lines)))
-    lines = [*plain(f"{_title(context, pod)}\n\n{imports}"), *lines]
+    lines = [*plain(f"{title}\n\n{imports}"), *lines]
     ops = tuple((number, line.op) for number, line in enumerate(lines, start=1) if line.op)
     return ExportedStep("\n".join(map(str, lines)) + "\n", ops)
 
 
-def _words(lines: Iterable[StepLine]) -> set[str]:
+def words(lines: Iterable[StepLine]) -> set[str]:
+    """Return the names that lines use."""
     return names_in("\n".join(map(str, lines)))
 
 
 def _title(context: StepContext, pod: Slice) -> str:
-    count = f"{pod.devices} device{'s' * (pod.devices > 1)}"
-    paragraphs = (
-        f"A training step of {shortened(context.graph.name)} on {pod} ({count}).",
+    return title(
+        f"A training step of {shortened(context.graph.name)} on {on_devices(pod)}.",
         f"{context.plan}.",
         "Written by tpusim. Run as a program, it trains on random tokens on the devices that are "
         "there.",
     )
+
+
+def on_devices(pod: Slice) -> str:
+    """Return a slice with the number of its devices, in words."""
+    return f"{pod} ({pod.devices} device{'s' * (pod.devices > 1)})"
+
+
+def title(*paragraphs: str) -> str:
+    """Return the docstring of a file."""
     text = "\n\n".join(fill(paragraph, WIDTH) for paragraph in paragraphs)
     return docstring(f"{text}\n")
 
 
-def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
-    """Return the constants of the step that are used: dtypes, mesh, batch, sizes of dimensions."""
+def constants_source(
+    context: StepContext, used: set[str], more: Mapping[str, object] = MappingProxyType({})
+) -> list[StepLine]:
+    """Return the constants of the step that are used: dtypes, mesh, batch, sizes of dimensions.
+
+    more: constants that follow them.
+    """
     graph, plan, dtypes = context.graph, context.plan, context.plan.dtypes
     several = bool(context.stages) or plan.microbatches > 1
     if several and context.inputs:
@@ -134,29 +154,36 @@ def _constants(context: StepContext, used: set[str]) -> list[StepLine]:
         "MICROBATCHES": plan.microbatches,
         **_batch(context, several, lead),
         "LEARNING_RATE": LEARNING_RATE,
+        **more,
     }
     always = {constant_name(dim) for t in (*context.ids, *context.inputs) for dim in t.dims}
     always |= {"MICROBATCHES"} if several else set()
+    always |= {name for each in more.values() for name in names_in(str(each))}
     for dim, size in context.padded.items():
         constants[constant_name(dim)] = f"{size}  # {graph.sizes[dim]}, padded for its axes"
     kept = (f"{name} = {value}" for name, value in constants.items() if name in used | always)
     return [StepLine(""), *(StepLine(line) for one in kept for line in one.splitlines())]
 
 
+def inputs_source(inputs: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return the tables of what the host gives each step: name -> shape with dtype, sharding."""
+    shapes, specs = (
+        "\n".join(["{", *(f"    {quoted(name)}: {row[at]}," for name, row in inputs.items()), "}"])
+        for at in (0, 1)
+    )
+    return {"INPUTS": shapes, "INPUT_SPECS": specs}
+
+
 def _batch(context: StepContext, several: bool, lead: list[str]) -> dict[str, str]:
     """Return the shapes and shardings of the tokens, and of those of a target."""
-    inputs, made = [], {}
+    inputs, made = {}, {}
     for tensor in context.inputs:
         computed = context.dtype(tensor) == "COMPUTE"
         dtype = DTYPES[context.plan.dtypes.compute if computed else tensor.dtype]
         shape = f"(({', '.join(map(constant_name, tensor.dims))},), {dtype})"
-        layout = spec(context.even_layout(tensor))
-        inputs.append((f"    {quoted(value_name(tensor))}: ", shape, layout))
+        inputs[value_name(tensor)] = (shape, spec(context.even_layout(tensor)))
     if inputs:
-        shapes, specs = (
-            "\n".join(["{", *(f"{row[0]}{row[at]}," for row in inputs), "}"]) for at in (1, 2)
-        )
-        made = {"INPUTS": shapes, "INPUT_SPECS": specs}
+        made = inputs_source(inputs)
     for name, ids in zip(("BATCH", "TARGETS"), context.ids, strict=False):
         dims = [*(["MICROBATCHES"] if several else []), *map(constant_name, ids.dims)]
         made[f"{name}_SHAPE"] = f"({', '.join(dims)})"
@@ -237,7 +264,7 @@ def _training(context: StepContext, helpers: Collection[str]) -> str:
     text = functions_source(n for n in wanted if n not in known)
     for library, own in _replaced(context, several):
         text = text.replace(library, own)
-    return text + _MAIN
+    return text + MAIN
 
 
 def _replaced(context: StepContext, several: bool) -> Iterator[tuple[str, str]]:

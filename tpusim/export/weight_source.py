@@ -38,8 +38,11 @@ def weight_source(context: StepContext, tensor: Tensor, group: str, staged: str)
     """
     lead, outer = _lead(context, group, staged) if group else ((), ())
     sizes = (*outer, *map(constant_name, tensor.dims))
+    shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    if context.served is not None:
+        shape = f"({shape}, {context.dtype(tensor)})"
     entries = {
-        SHAPES: f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})",
+        SHAPES: shape,
         SPECS: context.spec(tensor, *lead),
         UPDATE_SPECS: context.spec(tensor, *lead, update=True),
     }
@@ -103,11 +106,12 @@ def weight_tables(weights: Iterable[WeightSource], *, listed: bool) -> list[Step
     lines = []
     for name in (SHAPES, SPECS, *([UPDATE_SPECS] if divided else []), MATRICES, MATRIX_SPECS):
         if found := [weight for weight in weights if name in weight.entries]:
-            lines += _table(name, found, listed)
+            lines += table_source(name, found, listed)
     return lines
 
 
-def _table(name: str, weights: Iterable[WeightSource], listed: bool) -> list[StepLine]:
+def table_source(name: str, weights: Iterable[WeightSource], listed: bool) -> list[StepLine]:
+    """Return one table, with the weights of each scan in a table of their own."""
     groups: dict[str, list[WeightSource]] = {}
     for weight in weights:
         groups.setdefault(weight.group or weight.name, []).append(weight)

@@ -27,7 +27,7 @@ class Policy:
         that decoding sequences will still generate, as SGLang does (`new_token_ratio`).
     prefix_cache: pages of equal prefixes are computed once.
     host_ps: time of the host between two steps, with which no device computes.
-    sequence_ps: time of the host between two steps for each sequence of the one before.
+    sequence_ps: time of the host between two steps for each sequence that computes.
     request_ps: time of the host for a request (HTTP, tokens), all of it before it is scheduled.
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     accepted: mean tokens that a sequence receives in a step with speculation, from 1 to

@@ -9,6 +9,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.results import ServedStep, entry
+from tpusim.server import Policy
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.capacity import CacheRoom
 from tpusim.serving.engines import Engine
@@ -56,10 +57,14 @@ def full_steps(
     request.
     """
     server = Server.of(model, plan, pod, engine, longest=round(prompt + output))
-    policy, context = server.policy, prompt + output / 2
+    steps = [server.steps.step(load) for load in full_loads(server.policy, prompt, output)]
+    return FullSteps(server.room, *steps)
+
+
+def full_loads(policy: Policy, prompt: float, output: float) -> tuple[StepLoad, StepLoad]:
+    """Return the loads of `full_steps`: prompts, and decoding."""
+    context = prompt + output / 2
     tokens = max(1, min(round(prompt), policy.max_num_batched_tokens)) * policy.ranks
     pages = -(-round(prompt + output) // policy.page_size)
     most = max(1, min(policy.max_num_seqs, policy.pages // pages)) * policy.ranks
-    decoding = StepLoad(most, round(most * context))
-    prefill = server.steps.step(prompt_load(tokens, prompt))
-    return FullSteps(server.room, prefill, server.steps.step(decoding))
+    return prompt_load(tokens, prompt), StepLoad(most, round(most * context))

@@ -19,6 +19,7 @@ from tpusim.server.step_load import StepLoad
 from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
 from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
+from tpusim.serving.metrics import answered
 from tpusim.serving.result import ServingResult
 from tpusim.serving.step_table import KnownSteps, StepTable
 from tpusim.simulation.arguments import check_model, check_slice
@@ -155,6 +156,8 @@ def serve(
         prefill=prefill,
         decode=decoded,
         notes=tuple(notes),
+        decoding=None if other is None else other.server.steps.pod,
+        decoding_replicas=0 if decode is None else decode.replicas,
     )
 
 
@@ -210,13 +213,13 @@ def typical_steps(steps: StepTable, served: Served) -> tuple[PlanResult | None, 
     The mean counts each step once. A sequence that decodes sees its prompt and half of its answer;
     a prompt is at its middle.
     """
-    spans = served.spans
+    spans, served = served.spans, answered(served)
     with_prompts, alone = spans.prefills > 0, (spans.prefills == 0) & (spans.decodes > 0)
     context = float((served.prompt + served.output / 2).mean())
     prefill = decode = None
     if with_prompts.any():
         weights = spans.steps[with_prompts]
-        tokens = ceil((spans.prefills[with_prompts] * weights).sum() / weights.sum())
+        tokens = ceil(spans.prefills[with_prompts].sum() / weights.sum())
         decodes = int((spans.decodes[with_prompts] * weights).sum() / weights.sum())
         prefill = steps.step(prompt_load(tokens, float(served.prompt.mean()), decodes, context))
     if alone.any():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpusim.results import Result, limits
-from tpusim.server import Served
+from tpusim.server import Policy, Served
 from tpusim.serving.metrics import PICO, answered, window_ps
 
 HOST = "host"
@@ -42,15 +42,16 @@ class ServerTime:
         }
 
 
-def time_of(served: Served, host_ps: int, replicas: int = 1) -> ServerTime:
+def time_of(served: Served, policy: Policy, replicas: int = 1) -> ServerTime:
     """Return the time of a server by what it does.
 
-    host_ps: of the host between two steps.
+    policy: with the time of the host between two steps.
     """
     spans = served.spans
     start, end = window_ps(answered(served))
     prefills = spans.prefills > 0
-    between = np.minimum(spans.steps * host_ps, spans.busy_ps)
+    host = spans.steps * (policy.host_ps + spans.decodes * policy.sequence_ps)
+    between = np.minimum(host, spans.busy_ps)
     devices = spans.busy_ps - between
     return ServerTime(
         prefill_s=int(devices[prefills].sum()) * PICO,

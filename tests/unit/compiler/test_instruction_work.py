@@ -8,6 +8,7 @@ from tpusim.costs import work_seconds
 from tpusim.hardware import load_chip
 from tpusim.program import (
     AttentionWork,
+    CachedAttentionWork,
     CombinedWork,
     ConvolutionWork,
     EstimatedWork,
@@ -442,10 +443,23 @@ def test_a_paged_cache_is_read_as_far_as_its_tables_reach() -> None:
         "s32[8]{0} s32[8,16]{1,0} bf16[8,32,128]{2,1,0} bf16[1024,64,16,128]{3,2,1,0}",
         "bf16[8,32,128]{2,1,0}",
     )
-    assert isinstance(found.model, AttentionWork)
-    assert (found.model.batch, found.model.q_len, found.model.kv_len) == (8, 1, 16 * 64)
-    query, pages, tables = 8 * 32 * 128 * 2, 1024 * 64 * 16 * 128 * 2, (8 + 8 * 16) * 4
-    assert found.read_bytes == query + tables + pages * 8 * 16 / 1024
+    assert isinstance(found.model, CachedAttentionWork)
+    assert found.model.load == (8, 8 * 16 * 64, 0, 0, 0)
+    assert (found.model.heads, found.model.kv_heads) == (32, 8)
+    query, pages = 8 * 32 * 128 * 2, 1024 * 64 * 16 * 128 * 2
+    assert found.read_bytes == query + pages * 8 * 16 / 1024
+
+
+def test_the_last_tokens_of_prompts_see_all_but_those_after_them() -> None:
+    """2 sequences of 64 tokens, at the end of 128 keys each."""
+    found = kernel(
+        "ragged_paged_attention_kernel.1",
+        "s32[2]{0} s32[2,2]{1,0} bf16[128,32,128]{2,1,0} bf16[4,64,16,128]{3,2,1,0}",
+        "bf16[128,32,128]{2,1,0}",
+    )
+    assert isinstance(found.model, CachedAttentionWork)
+    pairs = 2 * sum(range(65, 129))
+    assert found.model.load == (0, 0, 128, 256, pairs)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,16 @@ from math import prod
 from tpusim.compiler.hlo.module import Instruction
 from tpusim.compiler.hlo.shapes import Shape
 from tpusim.compiler.work.dots import dtype_name
-from tpusim.program import ATTENTION_BLOCK, SPLASH, TOKAMAX, AttentionWork, seen_keys
+from tpusim.plan.serving_plan import PAGED_BLOCK
+from tpusim.program import (
+    ATTENTION_BLOCK,
+    SPLASH,
+    TOKAMAX,
+    AttentionLoad,
+    AttentionWork,
+    CachedAttentionWork,
+    seen_keys,
+)
 
 GRADIENTS = ("dq", "dkv")
 """Names of the backward pass's two kernels (JAX, splash and flash attention kernels)."""
@@ -229,4 +238,36 @@ def paged_attention(
         read_bytes=read - held * (1 - min(1.0, sequences * each / count)),
         write_bytes=written,
         late=True,
+    )
+
+
+def ragged_attention(given: AttentionWork, operands: Sequence[Shape]) -> CachedAttentionWork:
+    """Return the work of ragged paged attention, whose tokens are those of all sequences.
+
+    Each sequence has as many: one of each decodes, several are the last ones of a prompt. Its pages
+    are [page, token, keys and values of each head, width].
+
+    given: the same as attention of each sequence to a cache that is full.
+    """
+    found = float_arrays(operands)
+    query, pages = found[0], next(shape for shape in found if len(shape.dims) == 4)
+    tokens, keys = given.batch * given.q_len, given.batch * given.kv_len
+    pairs = tokens * (given.kv_len - (given.q_len - 1) / 2)
+    token_bytes = query.padded_bytes / max(query.dims[0], 1)
+    return CachedAttentionWork(
+        heads=given.heads,
+        kv_heads=max(pages.dims[2] // 2, 1),
+        head_dim=given.head_dim,
+        value_dim=given.value_width,
+        ranks=1,
+        load=AttentionLoad(tokens, keys, 0, 0, 0)
+        if given.q_len == 1
+        else AttentionLoad(0, 0, tokens, keys, pairs),
+        drafted=1,
+        window=0,
+        dtype=given.dtype,
+        key_bytes=pages.padded_bytes / max(pages.dims[0] * pages.dims[1], 1),
+        query_bytes=token_bytes,
+        output_bytes=token_bytes,
+        block=PAGED_BLOCK,
     )

@@ -24,6 +24,7 @@ from tpusim.compiler.work.attention_kernels import (
     flash_mask,
     float_arrays,
     paged_attention,
+    ragged_attention,
     splash_mask,
     useful_flops,
 )
@@ -61,9 +62,12 @@ def kernel_work(
     """
     name = kernel_names(instruction)
     if _PAGED_KERNEL.search(name):
-        work = paged_attention(operands, read, written, 0 if "ragged" in name else 1)
+        ragged = "ragged" in name
+        full = paged_attention(operands, read, written, 0 if ragged else 1)
         return KernelWork(
-            work, useful_flops(instruction, work), "paged attention: caches taken as full"
+            ragged_attention(full, operands) if ragged else full,
+            useful_flops(instruction, full),
+            "paged attention: caches taken as full",
         )
     mask = _mask(module, instruction, name, operands)
     if mask is not None:

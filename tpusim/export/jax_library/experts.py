@@ -5,6 +5,7 @@ those of one expert follow one another. A device's buffer may have more rows tha
 what the rest of them holds is never read.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -66,13 +67,20 @@ def weighted_sum(rows: Array, weights: Array) -> Array:
 
 
 def grouped_matmul(
-    rows: Array, sizes: Array, weight: Array, rows_spec: P, weight_spec: P, made_spec: P
+    rows: Array,
+    sizes: Array,
+    weight: Array,
+    rows_spec: P,
+    weight_spec: P,
+    made_spec: P,
+    block: int = 512,
 ) -> Array:
     """Return rows times the weight of their expert, by a kernel that takes one group at a time.
 
     sizes: rows of each expert, in the order of the weight's first dimension.
     weight_spec: sharding of the weight, which is gathered over axes that neither the rows nor the
         result have in their second dimension.
+    block: rows that a step of the kernel multiplies at most.
     """
 
     def local(rows: Array, sizes: Array, weight: Array) -> Array:
@@ -81,7 +89,7 @@ def grouped_matmul(
             weight = lax.all_gather(weight, spread, axis=dim, tiled=True) if spread else weight
         if INTERPRET:
             return lax.ragged_dot(rows, weight, sizes)[None]
-        return gmm(rows, weight, sizes, rows.dtype, kernel_tiles)[None]
+        return gmm(rows, weight, sizes, rows.dtype, partial(kernel_tiles, block))[None]
 
     summed = axes_of(rows_spec, 1)
     parts = jax.shard_map(
@@ -93,9 +101,9 @@ def grouped_matmul(
     return lax.reduce_sum(parts, axes=(0,))
 
 
-def kernel_tiles(rows: int, contracted: int, made: int) -> tuple[int, int, int]:
-    """Return the tiles of a grouped matmul of these sizes."""
-    return block_of(rows), min(contracted, 1024), min(made, 1024)
+def kernel_tiles(block: int, rows: int, contracted: int, made: int) -> tuple[int, int, int]:
+    """Return the tiles of a grouped matmul of these sizes, of at most `block` rows."""
+    return block_of(rows, block), min(contracted, 1024), min(made, 1024)
 
 
 def buffer_rows(rows: int, factor: float, tile: int = 128) -> int:
@@ -213,18 +221,26 @@ def exchange_rows(
 
 
 def pick_tokens(
-    x: Array, gates: Array, choices: int, tokens: P, given: P, rows: P, over: Any, factor: float
+    x: Array,
+    gates: Array,
+    choices: int,
+    tokens: P,
+    given: P,
+    rows: P,
+    over: Any,
+    factor: float,
+    whole: bool = False,
 ) -> tuple[Array, Array, tuple[Array, ...]]:
     """Return rows of tokens for a device's experts, the number of each expert's, and which.
 
-    Devices that share the experts gather their tokens.
+    Devices that share the experts gather their tokens, unless each has the `whole` of them.
     gates: weight of each token for each expert, [expert, batch, seq]; 0 for one that is not its.
     tokens, given, rows: shardings of x, [batch, seq, embed], of the gates, and of the rows.
     Otherwise as `sort_tokens`.
     """
 
     def local(x: Array, gates: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-        x = x if over is None else lax.all_gather(x, over, tiled=True)
+        x = x if over is None or whole else lax.all_gather(x, over, tiled=True)
         experts, count = gates.shape[0], gates[0].size
         mine = (gates > 0).reshape(experts, count)
         room = buffer_rows(count * choices // shards(P(over), 0), factor)
@@ -248,9 +264,11 @@ def scatter_rows(
     given: P,
     tokens: P,
     over: Any,
+    whole: bool = False,
 ) -> Array:
     """Return the sum of each token's rows times its gates, over the devices that share the experts.
 
+    whole: each device gets the sums of all tokens.
     rows_spec, given, tokens: shardings of the rows, of the gates, and of the result.
     Otherwise as `unsort_tokens`.
     """
@@ -263,6 +281,8 @@ def scatter_rows(
         made = jnp.zeros_like(wide, shape=(gates[0].size, rows.shape[1]))
         made = made.at[picked % gates[0].size].add(wide).astype(rows.dtype)
         made = made.reshape(*gates.shape[1:], rows.shape[1])
+        if whole:
+            return lax.psum(made, over)
         return made if over is None else lax.psum_scatter(made, over, tiled=True)
 
     each = P(axes_of(rows_spec, 0))
