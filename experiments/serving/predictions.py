@@ -11,6 +11,7 @@ from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import cut
 from tpusim.pipeline.serving_step import StepShape
 from tpusim.server import StepLoad
+from tpusim.serving.decode_server import DecodeServer
 from tpusim.serving.engines import Buckets
 from tpusim.serving.serve import serve as served_load
 from tpusim.serving.step_table import StepTable
@@ -47,12 +48,16 @@ def predict(row: ServingRow, serve: Serve | None = None) -> tuple[dict[str, floa
     return _served(setup, wanted, serve or served_load), setup.assumed
 
 
+def predict_setup(setup: RowSetup, wanted: tuple[str, ...]) -> dict[str, float]:
+    """Return the predictions of a served load by column, of those that its row measures."""
+    measured = tuple(name for name in wanted if setup.row.text(name))
+    return _served(setup, measured, served_load)
+
+
 def _check_served(row: ServingRow) -> None:
     """Raise PlanError for what no simulation of a row covers."""
     if row.text("phase") == "diffusion":
         raise PlanError("a server of images is not simulated: no column states steps and guidance")
-    if row.flag("disagg", False):
-        raise PlanError("the slices of prefill and decode are not stated apart")
     if row.text("engine") == "sax":
         raise PlanError("beam search, which SAX runs here, is not simulated")
 
@@ -103,10 +108,11 @@ def _served(setup: RowSetup, wanted: tuple[str, ...], serve: Serve) -> dict[str,
 
 def _run(setup: RowSetup, traffic: Any, serve: Serve) -> Any:
     row = setup.row
-    speculation = {}
+    speculation: dict[str, Any] = {}
     if drafted := row.whole("spec_k"):
         speculation = {"drafted": drafted, "accepted": row.number("spec_accept_len", 1.0)}
-    return serve(setup.model, setup.plan, setup.pod, traffic, setup.engine, **speculation)
+    apart = {"decode": DecodeServer()} if row.flag("disagg", False) else {}
+    return serve(setup.model, setup.plan, setup.pod, traffic, setup.engine, **speculation, **apart)
 
 
 def _metric(result: Any, column: str) -> float | None:

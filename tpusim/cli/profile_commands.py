@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from tpusim.base.collection import garbage_collector_on
-from tpusim.base.errors import FileError, blame
+from tpusim.base.errors import FileError, PlanError, blame
 from tpusim.base.json_text import json_text
 from tpusim.cli.app import (
     AsJson,
@@ -74,11 +74,14 @@ def _prediction(
         raise FileError(f"{path} and --maxtext are both predictions; give one")
     if maxtext is not None or (path is not None and (path == "-" or path.endswith(".toml"))):
         from tpusim.cli.simulate_command import read_arguments
+        from tpusim.runfile import ServingRun
         from tpusim.simulation import simulate
 
         words = [] if path is None else [path]
         plan = read_arguments(words, settings, maxtext, pod, verbose=False)
         with blame(plan.where):
+            if isinstance(plan, ServingRun):
+                raise PlanError("[serving] is of a server, and a profile is compared with a [plan]")
             return simulate(plan.model, plan.plan, plan.pod, input=plan.input)
     if path is not None and path.endswith((".yml", ".yaml")):
         raise FileError(f"{path}: a MaxText config is given as --maxtext {path}")

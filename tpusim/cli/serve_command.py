@@ -83,7 +83,10 @@ def serve_loads(run: ServingRun, loads: Sequence[float]) -> list[ServingResult]:
         for load in loads:
             if key == "users" and load != int(load):
                 raise PlanError(f"--loads has {load:g} users; write whole numbers")
-            changed.append(replace(run.traffic, **{key: int(load) if key == "users" else load}))
+            users = key == "users"
+            changed.append(
+                replace(run.traffic, users=int(load)) if users else replace(run.traffic, rate=load)
+            )
     return [serve_run(replace(run, traffic=traffic)) for traffic in changed]
 
 

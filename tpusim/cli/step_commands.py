@@ -110,12 +110,18 @@ def advise(
 ) -> str:
     """Show what bounds the step of a run, and what changes of it would save, or make it fit."""
     from tpusim.cli.progress import show_work
-    from tpusim.runfile import read_one_plan
+    from tpusim.runfile import read_advised
     from tpusim.simulation import simulate
 
     if top is not None and top < 1:
         raise PlanError(f"--top is {top}; write the number of changes to show, from 1 up")
-    given = read_one_plan(run, settings or ())
+    given = read_advised(run, settings or ())
+    if isinstance(given, tuple):
+        from tpusim.cli.server_search import advise_server
+
+        with show_work("trying changes", quiet=quiet):
+            text = advise_server(*given, top=top, as_json=as_json)
+        return printed(text, as_json=as_json, quiet=quiet)
     with blame(given.where), show_work("trying changes", quiet=quiet):
         found = simulate(given.model, given.plan, given.pod, input=given.input).advice(quick=quick)
     text = json_text(found.facts()) if as_json else str(found if top is None else found.shown(top))
@@ -160,6 +166,7 @@ def serve(
     loads: Annotated[
         str | None, option("--loads", "N,N", "Compare loads: requests/s, or users, such as 1,2,4.")
     ] = None,
+    knee: Annotated[bool, option("--knee", None, "Find the load that saturates it.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:
@@ -178,6 +185,14 @@ def serve(
     folder = tried_folder(out, "report")
     asked = None if loads is None else load_numbers(loads)
     given = read_serving(run, settings or ())
+    if knee:
+        from tpusim.cli.server_search import find_knee
+
+        if asked is not None or folder is not None:
+            raise PlanError("--knee is a search of its own; leave --loads and --out out")
+        with show_work("serving", quiet=quiet):
+            text = find_knee(given, as_json=as_json)
+        return printed(text, as_json=as_json, quiet=quiet)
     with show_work("serving", quiet=quiet):
         found = [serve_run(given)] if asked is None else serve_loads(given, asked)
     if asked is None:

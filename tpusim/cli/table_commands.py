@@ -143,14 +143,22 @@ def search(
 ) -> tuple[str, int]:
     """Find the best plan of a space and prove it, without simulating all."""
     from tpusim.cli.search_command import count_text, search_json, show_search, write_search
-    from tpusim.runfile import read_space
+    from tpusim.runfile import ServerSearchRun, read_search
     from tpusim.searches import search
     from tpusim.searches.best import LOCAL
     from tpusim.searches.objectives import OBJECTIVES, checked_objectives
     from tpusim.searches.report import search_text, space_text
 
     where_run = executor_of(cluster, workers)
-    given = read_space(path, "search", settings or ())
+    given = read_search(path, settings or ())
+    if isinstance(given, ServerSearchRun):
+        from tpusim.cli.server_search import check_server_search, search_for_servers
+
+        given_for_plans = {"--workers": workers is not None, "--cluster": cluster is not None}
+        check_server_search(given, {**given_for_plans, "--local": local})
+        folder = tried_folder(out, "table")
+        text = search_for_servers(given, folder, count=count, as_json=as_json, quiet=quiet)
+        return printed(text, as_json=as_json, quiet=quiet), 0
     asked, folder = given.search, tried_folder(out, "table")
     assert asked is not None
     space, how = asked.space, {**asked.how, **({"method": LOCAL} if local else {})}

@@ -85,21 +85,35 @@ class CachedAttentionRates:
 
         load: of all ranks.
         """
-        decodes, context, prefills, keys, pairs = (each / self.ranks for each in load)
+        decodes, context, prefills, keys, pairs = load
+        if not prefills:
+            return self.decode_seconds(float(decodes), float(context))
+        share = 1 / self.ranks
+        decodes, context, prefills, keys, pairs = (float(each) * share for each in load)
         if self.window:
             context = min(context, self.window * decodes / self.drafted)
             keys = min(keys, prefills + self.window)
             pairs = min(pairs, self.window * prefills)
+        queries, block = self.block
+        seen = pairs / prefills + (min(queries, prefills) + block) / 2
+        arithmetic = context * self.decoded_key + prefills * max(seen, block) * self.score
+        return max(arithmetic, self._memory(decodes + prefills, context + keys)) + self.launch
+
+    def decode_seconds(self, decodes: float, context: float) -> float:
+        """Return the seconds of sequences that decode, with `context` keys of all ranks."""
+        decodes, context = decodes / self.ranks, context / self.ranks
+        if self.window:
+            context = min(context, self.window * decodes / self.drafted)
         arithmetic = context * self.decoded_key
-        if prefills:
-            queries, block = self.block
-            seen = pairs / prefills + (min(queries, prefills) + block) / 2
-            arithmetic += prefills * max(seen, block) * self.score
-        tokens = decodes + prefills
-        read = (context + keys) * self.key + tokens * self.query
+        memory = self._memory(decodes, context)
+        return (arithmetic if arithmetic > memory else memory) + self.launch
+
+    def _memory(self, tokens: float, keys: float) -> float:
+        """Return the seconds of HBM for tokens and the keys that their sequences see."""
+        read = keys * self.key + tokens * self.query
         written = tokens * (self.key + self.output)
-        memory = read + written + self.turn * min(read, written) + (context + keys) * self.page
-        return max(arithmetic, memory) + self.launch
+        turned = read if read < written else written
+        return read + written + self.turn * turned + keys * self.page
 
 
 def cached_attention_seconds(work: CachedAttentionWork, device: Device) -> float:

@@ -45,8 +45,13 @@ class CachedLinearRates:
 
     def seconds(self, load: AttentionLoad) -> float:
         """Return the seconds of a load of all ranks: sequences that decode, then prompts."""
-        decodes, prefills = load.decodes / self.ranks, load.prefills / self.ranks
-        return decodes / self.drafted * self.decoded + prefills * self.prompt + self.launch
+        prompts = float(load.prefills) / self.ranks * self.prompt
+        return prompts + self.decode_seconds(float(load.decodes), float(load.context))
+
+    def decode_seconds(self, decodes: float, context: float) -> float:
+        """Return the seconds of sequences that decode, whatever their context."""
+        del context
+        return decodes / self.ranks / self.drafted * self.decoded + self.launch
 
 
 def cached_linear_seconds(work: CachedLinearWork, device: Device) -> float:

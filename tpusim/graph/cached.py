@@ -153,7 +153,7 @@ def _with_last_rows(graph: Graph, form: CacheForm) -> Graph:
             return tensor
         return tensor.view(tuple(ROWS if dim == seq else dim for dim in tensor.dims))
 
-    tail = [replace(head, lhs=given, output=after(head.output))]
+    tail: list[Op] = [replace(head, lhs=given, output=after(head.output))]
     for op in graph.ops[place + 1 :]:
         assert isinstance(op, Pointwise)
         inputs, made = (tuple(map(after, ts)) for ts in (op.inputs, op.outputs))
@@ -169,7 +169,8 @@ def _with_last_rows(graph: Graph, form: CacheForm) -> Graph:
 
 
 def _is_head(op: Op) -> bool:
-    return isinstance(op, Einsum) and op.output.short == LOGITS
+    """Return True for the matmul that makes logits of tokens, not of whole examples."""
+    return isinstance(op, Einsum) and op.output.short == LOGITS and len(op.lhs.dims) == 3
 
 
 def _sampler(logits: Tensor) -> tuple[Pointwise, ...]:

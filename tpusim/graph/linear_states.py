@@ -39,7 +39,7 @@ def _with_state(op: Op, dtype: str) -> Op:
     if isinstance(op, Pointwise) and any(TAPS in map(plain_dim, t.dims) for t in op.inputs):
         x, *others = op.inputs
         (taps,) = {dim for t in others for dim in t.dims if plain_dim(dim) == TAPS}
-        dims = (x.dims[0], taps.replace(TAPS, PAST), *x.dims[2:])
-        past = Tensor(f"{op.name}_state", dims, TensorRole.STATE)
+        kept = (x.dims[0], taps.replace(TAPS, PAST), *x.dims[2:])
+        past = Tensor(f"{op.name}_state", kept, TensorRole.STATE)
         return replace(op, inputs=(x, *others, past))
     return op

@@ -10,9 +10,9 @@ from tpusim.program import Number
 
 
 class Groups(NamedTuple):
-    """The groups of rows of a grouped matmul on one device: how many, and the rows of each."""
+    """The groups of rows of a grouped matmul on one device, and the rows of each."""
 
-    count: Number
+    groups: Number
     rows: Number
 
 

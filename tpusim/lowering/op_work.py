@@ -62,8 +62,8 @@ def work_of(compute: ComputeNode, sizes: Sizes, buffers: Buffers) -> Work:
                 given = replace(op, state=None)
                 tensors = (given.inputs, given.outputs)
                 each = [sum(operand_bytes(t, split, sizes) for t in ts) for ts in tensors]
-                whole = _linear_attention(given, split, sizes, *each)
-                return cached_linear_work(op, split, sizes, _of_one_token(whole))
+                tokens = _linear_attention(given, split, sizes, *each)
+                return cached_linear_work(op, split, sizes, _of_one_token(tokens))
             return _linear_attention(op, split, sizes, read, written)
         case graph.Gather() | graph.Scatter():
             rows = operand_bytes(

@@ -350,8 +350,9 @@ class _Pattern:
             return pieces.attention(w.sized(_GLOBAL) if whole else w, x, form)
         narrow = latent.q_rank > 0
         if self.choices.cached:
-            given = {"head_dim": self.model.head_dim, "low_rank_queries": narrow, "out": "out"}
-            return pieces.absorbed_attention(w, x, form, **given)
+            return pieces.absorbed_attention(
+                w, x, form, head_dim=self.model.head_dim, low_rank_queries=narrow, out="out"
+            )
         q, k, v = pieces.latent_projections(w, x, low_rank_queries=narrow)
         return pieces.attend(w, q, k, v, form, x.dims[-1], "out")
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tpusim.base.errors import PlanError
 from tpusim.frames import ForwardFrame, sizes_of
 from tpusim.graph import (
     CACHED,
@@ -97,12 +96,11 @@ def serving_rules(plan: ServingPlan, graph: Graph) -> tuple[Sharding, ShardingRu
 def serving_graph(
     model: Architecture, plan: ServingPlan, load: StepLoad, shape: StepShape
 ) -> Graph:
-    """Return the graph of one step, before it is partitioned."""
-    if not model.reads_text:
-        raise PlanError(
-            f"{model.name} reads no text, so it has no prompts and no cache; simulate its forward "
-            "pass with a plan"
-        )
+    """Return the graph of one step, before it is partitioned.
+
+    The tokens of a model that reads no text are its examples: images, or one step of a diffusion
+    model for each.
+    """
     forward = _forward(model.served, plan.ranks, shape.tokens)
     form = CacheForm(
         tokens=shape.pages * plan.page_size * plan.ranks,
@@ -128,6 +126,8 @@ def serving_graph(
 def _forward(model: Architecture, ranks: int, tokens: int) -> Graph:
     routing = ExpertRouting(exchange="gather")
     choices = GraphChoices(cached=True, routing=routing)
+    if not model.reads_text:
+        return model.graph(batch=ranks * tokens, choices=choices)
     return model.graph(batch=ranks, seq_len=tokens, choices=choices)
 
 
@@ -169,7 +169,7 @@ def _fixed_layouts(
     Kernels and caches: tokens over the ranks and over `kernel_axes`. Tensors that are divided over
     the axis of data-parallel attention: all tokens of its ranks.
     """
-    within = plan.kernel_axes(graph.sizes["seq"])
+    within = plan.kernel_axes(graph.sizes.get("seq", 1))
     for op, _ in walk(graph.ops):
         if isinstance(op, CachedAttention):
             yield from _kernel_layouts(op, plan, within)

@@ -267,6 +267,11 @@ class CachedLinearWork:
     drafted: int
 
     @property
+    def dtype(self) -> str:
+        """Of the matmuls."""
+        return self.token.dtype
+
+    @property
     def sequences(self) -> Number:
         """Sequences of the device that decode, and one of prompts if there is any."""
         return self.load.decodes / self.drafted / self.ranks + (1 if self.load.prefills else 0)

@@ -48,6 +48,6 @@ from .report_files import check_folder as check_folder
 from .report_files import perfect_compiler as perfect_compiler
 from .report_files import write_report as write_report
 from .result_json import document as document
+from .server_trace import serving_trace as serving_trace
 from .serving_files import write_serving as write_serving
 from .step_trace import trace as trace
-from .trace_of_requests import serving_trace as serving_trace

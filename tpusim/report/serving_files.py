@@ -29,7 +29,7 @@ def write_serving(result: ServingResult, folder: Path | str, *, html: bool = Tru
 def serving_files(result: ServingResult, *, html: bool = True) -> dict[str, bytes]:
     """Return the content of each file, by name."""
     from tpusim.report.figures.render import serving_figure_bytes
-    from tpusim.report.trace_of_requests import serving_trace_bytes
+    from tpusim.report.server_trace import serving_trace_bytes
 
     figures = serving_figure_bytes(result)
     files = {

@@ -14,6 +14,9 @@ from tpusim.runfile.read_run import read_space as read_space
 from tpusim.runfile.read_run import run_of as run_of
 from tpusim.runfile.read_serving import read_serving as read_serving
 from tpusim.runfile.read_serving import read_step as read_step
+from tpusim.runfile.server_search import ServerSearchRun as ServerSearchRun
+from tpusim.runfile.server_search import read_advised as read_advised
+from tpusim.runfile.server_search import read_search as read_search
 from tpusim.runfile.serving import ServerOptions as ServerOptions
 from tpusim.runfile.serving import ServingRun as ServingRun
 from tpusim.runfile.serving import TrafficKeys as TrafficKeys

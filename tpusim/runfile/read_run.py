@@ -135,7 +135,11 @@ def read_space(
     path: str | Path, name: Literal["sweep", "search"], overrides: Sequence[str] = ()
 ) -> SimulationRun:
     """Return the run of a file with a section [sweep] or [search]. Raise as `read_run` does."""
-    run = read_run(path, overrides)
+    return with_space(read_run(path, overrides), name)
+
+
+def with_space(run: SimulationRun, name: Literal["sweep", "search"]) -> SimulationRun:
+    """Return a run itself. Raise PlanError if it has no section [sweep] or [search]."""
     if getattr(run, name) is None:
         raise PlanError(f"{run.where}: the section [{name}] is missing; write {wanted([name])}")
     return run

@@ -26,6 +26,10 @@ class CachedPages:
         self.holders: dict[int, int] = {}
         self.idle: OrderedDict[int, None] = OrderedDict()
 
+    def of(self, tokens: int) -> int:
+        """Return the pages that hold so many tokens."""
+        return -(-tokens // self.page_size)
+
     def emptied(self, pages: int) -> "CachedPages":
         """Return pages as these are, none of which is in use."""
         return CachedPages(pages, self.page_size, self.block)

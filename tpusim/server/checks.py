@@ -35,9 +35,14 @@ def check_server(requests: Requests, pools: Sequence[tuple[Policy, int, str]]) -
         _check_pages(requests, policy, taken, answers=at == len(pools) - 1)
 
 
-def check_outages(numbers: Sequence[int], replicas: int) -> None:
-    """Raise ServerError for an outage of a replica that there is not."""
-    for number in numbers:
+def check_outages(outages: Sequence[tuple[int, int, int]], replicas: int) -> None:
+    """Raise ServerError for an outage of a replica that there is not, or at no time."""
+    for number, from_ps, to_ps in outages:
+        if not 0 <= from_ps <= to_ps:
+            raise ServerError(
+                f"outages has an outage from {from_ps} to {to_ps} ps, which must be from 0 ps on, "
+                "and its end after its start"
+            )
         if not 0 <= number < replicas:
             raise ServerError(
                 f"outages has an outage of replica {number}, and there are {replicas}: "

@@ -35,6 +35,9 @@ class DecodeRun:
         """Return which of `steps` steps ends first `elapsed` after the start or later, and when.
 
         total: the time of all steps, at least `elapsed`.
+
+        No step is longer than a later one. So the last of some steps takes their mean or more, and
+        a step that ends less than that after `elapsed` is the first.
         """
         low, low_ps, high, high_ps = 0, 0, steps, total
         while high - low > 1:
@@ -42,6 +45,8 @@ class DecodeRun:
             guess = min(max(guess, low + 1), high - 1)
             time = self.ps(guess)
             if time >= elapsed:
+                if (time - elapsed) * (guess - low) < time - low_ps:
+                    return guess, time
                 high, high_ps = guess, time
             else:
                 low, low_ps = guess, time

@@ -20,16 +20,18 @@ class Policy:
     pages: pages of each rank.
     chunked_prefill: a prompt may be computed in several steps.
     mixed: prompts and decoding sequences share steps; otherwise a step has one kind.
-    priority: who is scheduled first, sequences that decode or prompts.
+    priority: where steps have one kind, which is first. "prefill" computes prompts whenever one
+        finds room; "decode" does where nothing decodes, so a batch is decoded to its end.
     reserve: None admits a prompt if the pages of its first chunk are free, as vLLM does. A number
         admits it if pages are free for all of it and its answer, and for this part of the tokens
         that decoding sequences will still generate, as SGLang does (`new_token_ratio`).
     prefix_cache: pages of equal prefixes are computed once.
     host_ps: time of the host between two steps, with which no device computes.
-    sequence_ps: time of the host between two steps for each sequence of the one before.
-    request_ps: time of the host before a request is scheduled (HTTP, tokens), and after it.
+    sequence_ps: time of the host between two steps for each sequence that computes.
+    request_ps: time of the host for a request (HTTP, tokens), all of it before it is scheduled.
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
-    accepted: mean tokens of a step and sequence with speculation, at most `drafted + 1`.
+    accepted: mean tokens that a sequence receives in a step with speculation, from 1 to
+        `drafted + 1`. All sequences receive equally many; see `TokenClock`.
     """
 
     engine: str = ""

@@ -12,10 +12,13 @@ from tpusim.server.sequence import Sequence
 class Rank:
     """A queue of requests, those that run, and their pages.
 
-    Requests are admitted first come, first served. Each decoding sequence computes in every step
-    that decodes, so all are counted and none is visited: a sequence is its key, and has
-    `key + clock` tokens, where the clock counts the tokens that a sequence has received since the
-    replica began.
+    Requests are admitted first come, first served, and one that finds no room stops those behind
+    it, as in vLLM V1 (vllm/v1/core/sched/scheduler.py). With `Policy.reserve`, room is counted as
+    in SGLang-JAX (python/sgl_jax/srt/managers/schedule_policy.py).
+
+    Each decoding sequence computes in every step that decodes, so all are counted and none is
+    visited: a sequence is its key, and has `key + clock` tokens, where the clock counts the tokens
+    that a sequence has received since the replica began.
 
     present: sequences that are here.
     waiting: those that hold no pages, in the order in which they are admitted.
@@ -103,7 +106,7 @@ class Rank:
     def join(self, sequence: Sequence, clock: int) -> None:
         """Let a sequence decode from `clock` on."""
         key = sequence.key = sequence.tokens - clock
-        pages = -(-(key + self.level + self.drafted) // self.page_size)
+        pages = self.pages.of(key + self.level + self.drafted)
         if pages != sequence.pages:
             self.pages.take(pages - sequence.pages)
         self.growth.add(key + self.drafted)
@@ -124,7 +127,7 @@ class Rank:
         sequence.tokens += received
         sequence.left -= received
         sequence.ends = 0
-        self.pages.release(sequence, -(-(key + self.level + self.drafted) // self.page_size))
+        self.pages.release(sequence, self.pages.of(key + self.level + self.drafted))
 
     def _preempt(self, clock: int) -> None:
         if self.prompt is not None:
@@ -175,20 +178,14 @@ class Rank:
         Their pages are taken. Sequences that came with their cache begin to decode instead.
         """
         chosen: list[Sequence] = []
-        coming = 0
-        if self.prompt is not None:
-            chunk = min(self.prompt.tokens - self.prompt.computed, budget)
-            if not chunk:
+        waiting, coming = self.waiting, 0
+        if (begun := self.prompt) is not None:
+            if not self._extend(begun, budget, clock):
                 return chosen
-            if not self._extend(self.prompt, chunk):
-                if self.policy.mixed:
-                    self._preempt(clock)
-                return chosen
-            chosen.append(self.prompt)
-            coming = self._coming(self.prompt)
-            budget -= chunk
+            chosen.append(begun)
+            budget -= begun.chunk
+            coming = self._coming(begun)
             self.prompt = None
-        waiting = self.waiting
         while waiting and budget > 0 and len(self.decoding) + len(chosen) < self.slots:
             sequence = waiting[0]
             if sequence.computed:
@@ -207,15 +204,24 @@ class Rank:
     def _needed(self, sequence: Sequence, computed: int) -> int:
         """Return the pages of a prompt of which `computed` tokens are in the cache."""
         drafted = self.drafted if computed == sequence.tokens else 0
-        return -(-(computed + drafted) // self.page_size)
+        return self.pages.of(computed + drafted)
 
-    def _extend(self, sequence: Sequence, chunk: int) -> bool:
-        """Take the pages of a chunk, if there are so many."""
-        pages = self._needed(sequence, sequence.computed + chunk)
-        if pages - sequence.pages > self.pages.free:
+    def _extend(self, sequence: Sequence, budget: int, clock: int) -> bool:
+        """Take the pages of the next chunk of the prompt that is begun, if they are free.
+
+        In a mixed step it loses its pages otherwise, as it is the youngest; where steps have one
+        kind, it goes on when others are complete.
+        """
+        chunk = min(sequence.tokens - sequence.computed, budget)
+        if not chunk:
             return False
-        self._take(sequence, chunk, pages)
-        return True
+        pages = self._needed(sequence, sequence.computed + chunk)
+        if pages - sequence.pages <= self.pages.free:
+            self._take(sequence, chunk, pages)
+            return True
+        if self.policy.mixed:
+            self._preempt(clock)
+        return False
 
     def _take(self, sequence: Sequence, chunk: int, pages: int) -> None:
         self.pages.take(pages - sequence.pages)
@@ -266,7 +272,7 @@ class Rank:
             return pages
         whole = sequence.tokens + sequence.left - 1 + self.drafted
         missing = self.ends - self.since * len(self.decoding)
-        return max(pages, -(-(whole + coming + int(reserve * missing)) // self.page_size))
+        return max(pages, self.pages.of(whole + coming + int(reserve * missing)))
 
     def _coming(self, sequence: Sequence) -> int:
         """Return the tokens of a prompt and its answer for which it has no pages yet."""

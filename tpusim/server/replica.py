@@ -23,8 +23,9 @@ Send: TypeAlias = Callable[["Replica", Sequence], None]
 class Replica:
     """An engine whose data-parallel ranks step together.
 
-    All ranks run the step of the fullest one, as devices wait for each other: the load of the
-    replica's step is the largest of a rank, field by field, times the number of ranks.
+    All ranks run the step of the fullest one, as devices wait for each other. The load of a step
+    with prompts is that of the rank with most tokens, times the number of ranks; that of a step
+    which only decodes has the most sequences of a rank and the most keys of a rank.
 
     A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
     run, which ends with the first sequence that is complete or finds no page, or with the step in
@@ -225,7 +226,7 @@ class Replica:
             loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
             fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
             routed = sum(one.decodes + one.prefills for one in loads)
-            load = StepLoad(*(count * each for each in fullest[:-1]), routed)
+            load = StepLoad(*(count * each for each in fullest))._replace(routed=routed)
         sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
         return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
 

@@ -83,7 +83,7 @@ def serve(
     if decode is not None:
         pools.append((decode.policy, decode.replicas, decode.router))
     check_server(traffic.requests, pools)
-    check_outages([outage[0] for outage in outages], sum(pool[1] for pool in pools))
+    check_outages([(0, 0, ready_ps), *outages], sum(count for _, count, _ in pools))
     return _Server(traffic, policy, costs, replicas, router, decode, fold).run(ready_ps, outages)
 
 

@@ -30,7 +30,7 @@ class StepLoad(NamedTuple):
         if self.decodes:
             parts.append(f"{self.decodes} decoding tokens over {self.context:,} keys")
         if self.prefills:
-            parts.append(f"{self.prefills} prompt tokens over {self.prefill_keys:,} keys")
+            parts.append(f"{self.prefills:,} prompt tokens over {self.prefill_keys:,} keys")
         return ", ".join(parts) or "nothing"
 
 

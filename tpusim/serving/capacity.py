@@ -102,6 +102,8 @@ def _states(step: PlanResult) -> tuple[float, float]:
 def needed_pages(room: CacheRoom, tokens: int, name: str) -> int:
     """Return the pages of a rank. Raise PlanError if they do not hold one request of `tokens`."""
     least = -(-tokens // room.page_size)
+    if not room.page_bytes:  # an encoder keeps no keys, so pages never run out
+        return least * max(1, room.sequences)
     if room.pages < least:
         raise PlanError(
             f"a request of {tokens:,} tokens of {name} needs {least:,} pages of {room.page_size} "

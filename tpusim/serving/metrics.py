@@ -17,7 +17,7 @@ from tpusim.base.quantiles import weighted_quantiles
 from tpusim.server import Served
 
 PICO = 1e-12
-Seconds: TypeAlias = NDArray[np.float64]
+Seconds: TypeAlias = NDArray[np.floating[Any]]
 
 SHARES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """The percentiles of a distribution; between two requests, by linear interpolation."""
@@ -126,7 +126,8 @@ class Distribution(NamedTuple):
         if not len(seconds):
             return cls(*[float("nan")] * len(cls._fields))
         quantiles = np.quantile(seconds, list(SHARES.values()))
-        return cls(float(seconds.mean()), *map(float, quantiles), float(seconds.max()))
+        found = [seconds.mean(), *quantiles, seconds.max()]
+        return cls(*(float(each) for each in found))
 
     @classmethod
     def of_gaps(cls, served: Served) -> "Distribution":

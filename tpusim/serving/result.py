@@ -44,6 +44,8 @@ class ServingResult(ShortRepr):
     metrics: of the requests and of the server, all requests included.
     load: what arrives, and whether the server keeps up.
     time: of all replicas, by what they do.
+    decoding, decoding_replicas: slice and number of the replicas that decode alone, if others
+        prefill.
     notes: what was assumed.
     """
 
@@ -60,6 +62,8 @@ class ServingResult(ShortRepr):
     load: Load
     time: ServerTime
     notes: tuple[str, ...] = ()
+    decoding: Slice | None = None
+    decoding_replicas: int = 0
 
     @classmethod
     def of(
@@ -69,14 +73,15 @@ class ServingResult(ShortRepr):
 
         own: the other fields.
         """
+        count = replicas + own.get("decoding_replicas", 0)
         return cls(
             served=served,
             traffic=traffic,
             policy=policy,
             replicas=replicas,
-            metrics=measure(served, pages=policy.pages * policy.ranks, replicas=replicas),
+            metrics=measure(served, pages=policy.pages * policy.ranks, replicas=count),
             load=load_of(served, traffic.rate, traffic.users),
-            time=time_of(served, policy.host_ps, replicas),
+            time=time_of(served, policy, count),
             **own,
         )
 
@@ -87,12 +92,19 @@ class ServingResult(ShortRepr):
     def title(self) -> str:
         """The model and the slice, and how many of them there are."""
         each = f"{self.replicas} x " if self.replicas > 1 else ""
-        return f"{self.model.name} on {each}{self.pod}"
+        apart = f", {self.decoding_replicas} x {self.decoding} decode" if self.decoding else ""
+        return f"{self.model.name} on {each}{self.pod}{apart}"
 
     @property
     def chips(self) -> int:
         """Chips of all replicas."""
-        return self.pod.chips * self.replicas
+        return sum(pod.chips * count for pod, count in self._slices())
+
+    def _slices(self) -> Iterator[tuple[Slice, int]]:
+        """Yield the slice of a replica, and the number of them, for each kind of replica."""
+        yield self.pod, self.replicas
+        if self.decoding is not None:
+            yield self.decoding, self.decoding_replicas
 
     @property
     def saturated(self) -> bool:
@@ -138,7 +150,11 @@ class ServingResult(ShortRepr):
         if not self.metrics.numbers[rate]:
             return None
         seconds = MILLION / self.metrics.numbers[rate]
-        return UnitCost.of(self.pod, seconds * self.replicas, unit, None)
+        costs = [UnitCost.of(pod, seconds * count, unit, None) for pod, count in self._slices()]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) < len(costs):
+            return None
+        return known[0]._replace(usd=sum(cost.usd for cost in known))
 
     @property
     def energy_j(self) -> float | None:
@@ -146,8 +162,12 @@ class ServingResult(ShortRepr):
 
         None where that is not published, or nothing was answered.
         """
-        watts, rate = self.pod.watts, self.metrics.numbers["total_tokens_per_s"]
-        return watts * self.replicas / rate if watts is not None and rate else None
+        rate, whole = self.metrics.numbers["total_tokens_per_s"], 0.0
+        for pod, count in self._slices():
+            if pod.watts is None:
+                return None
+            whole += pod.watts * count
+        return whole / rate if rate else None
 
     def facts(self) -> dict[str, Any]:
         """Return the result as plain data, in SI units and fractions.
@@ -196,7 +216,7 @@ class ServingResult(ShortRepr):
         yield ""
         yield from entry("load", self._load())
         if fullest is not None and fullest.fit is Fit.FITS:
-            yield from entry("HBM", f"fits: {need_words(fullest)}")
+            yield from entry("HBM", f"fits: {need_words(fullest)}, without the cache")
         yield from entry("cache", self._cache())
         yield from entry("bound by", self._bounds())
         if self.cost is not None and self.output_cost is not None:
@@ -289,11 +309,16 @@ class ServingResult(ShortRepr):
         yield from entry("engine", self.engine_words)
         for head, step in (("prefill", self.prefill), ("decode", self.decode)):
             if step is not None:
-                yield from entry(
-                    head, f"a step of {format_seconds(step.step_time_s)}; {step.rates}"
-                )
+                yield from entry(head, step_words(step))
         for note in self.notes:
             yield from entry("note", note)
+
+
+def step_words(step: Result) -> str:
+    """Return how long a step takes, for which load, and its MFU."""
+    load = dict(step.about()).get("load")
+    head = f"a step of {format_seconds(step.step_time_s)}{f': {load}' if load else ''}"
+    return head if step.mfu is None else f"{head}; MFU {step.mfu:.1%}"
 
 
 def number(value: float) -> str:

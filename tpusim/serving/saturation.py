@@ -14,6 +14,9 @@ MOST_BLOCKS, LEAST_REQUESTS = 32, 4
 SIGMAS, LEAST_EXCESS = 3.0, 0.01
 """Standard errors, and the fraction, by which more requests arrive than start at least."""
 
+FULL = 0.95
+"""The part of the throughput of a full server from which a closed loop saturates it."""
+
 _UNKNOWN = float("nan")
 
 
@@ -65,6 +68,16 @@ def load_of(served: Served, rate: float = 0.0, users: int = 0) -> Load:
     if excess <= max(LEAST_EXCESS, SIGMAS * error):
         return Load(offered)
     return Load(offered, sustainable, saturated=True)
+
+
+def start_rate(served: Served) -> float:
+    """Return the requests that start in a second, from the median one to the last.
+
+    Neither the time in which the server fills nor that in which it drains is in it. A closed loop
+    saturates a server where this is at least `FULL` of what a server starts whose users fill it.
+    """
+    starts = np.sort(answered(served).scheduled_ps)
+    return _rate(starts[len(starts) // 2 :])[0]
 
 
 def _rate(starts: NDArray[np.int64]) -> tuple[float, float]:

@@ -1,22 +1,27 @@
 """The front door of serving: steps are simulated, and then the server whose steps they are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from tpusim.base.checked_call import checked_call
+from tpusim.base.units import format_seconds
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.results import PlanResult
-from tpusim.server import Policy, Served
+from tpusim.server import DecodePool, Policy, Served
 from tpusim.server import serve as serve_requests
 from tpusim.server.replica_pool import Router
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
+from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
+from tpusim.serving.metrics import answered
 from tpusim.serving.result import ServingResult
-from tpusim.serving.step_table import StepTable
+from tpusim.serving.step_table import KnownSteps, StepTable
 from tpusim.simulation.arguments import check_model, check_slice
 from tpusim.traffic import Traffic
 
@@ -45,12 +50,14 @@ class Server:
         drafted: int = 0,
         accepted: float = 1.0,
         least_decodes: int = 0,
+        known: KnownSteps | None = None,
     ) -> "Server":
         """Return a replica.
 
         longest: tokens of the longest request, which the cache must hold.
         drafted, accepted: see `Policy`.
         least_decodes: see `Engine.buckets`.
+        known: steps of the same model, plan, slice and `drafted` that were simulated before.
 
         Raise PlanError for a plan that the model does not admit, and for a cache that cannot hold
         the longest request.
@@ -68,7 +75,9 @@ class Server:
             drafted=drafted,
             accepted=accepted,
         )
-        steps = StepTable(model, plan, pod, buckets, drafted + 1, engine.routes_padding)
+        steps = StepTable(
+            model, plan, pod, buckets, drafted + 1, engine.routes_padding, known or KnownSteps()
+        )
         return cls(steps, room, policy)
 
 
@@ -91,6 +100,7 @@ def serve(
     drafted: int = 0,
     accepted: float = 1.0,
     ready_s: float = 0.0,
+    decode: DecodeServer | None = None,
     fold: bool = True,
 ) -> ServingResult:
     """Simulate a server: its requests in time, with the simulated steps of the model.
@@ -106,6 +116,7 @@ def serve(
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     accepted: mean tokens of a sequence and step with speculation, at most `drafted + 1`.
     ready_s: seconds until the replicas begin to serve (cold start).
+    decode: replicas that decode alone; those of the other arguments then prefill alone.
     fold: see `tpusim.server.serve`.
 
     Raise PlanError for a plan that the model does not admit and for a cache that cannot hold the
@@ -113,13 +124,12 @@ def serve(
     """
     model, pod = check_model(model, ORDER, "serve"), check_slice(pod, ORDER)
     engine = engine or Engine.of(DEFAULT_ENGINE, chip=pod.chip.generation)
-    requests = traffic.requests
-    longest = int((requests.prompt + requests.output).max())
-    if engine.max_model_len:
-        longest = min(longest, engine.max_model_len)
+    longest = longest_request(traffic, engine)
     server = Server.of(
         model, plan, pod, engine, longest=longest, drafted=drafted, accepted=accepted
     )
+    given = {"longest": longest, "drafted": drafted, "accepted": accepted}
+    other = None if decode is None else _decoding(model, server, engine, decode, given)
     served = serve_requests(
         traffic,
         server.policy,
@@ -127,9 +137,14 @@ def serve(
         replicas=replicas,
         router=router,
         ready_ps=picoseconds(ready_s),
+        decode=None if other is None else other.pool,
         fold=fold,
     )
-    prefill, decode = typical_steps(server.steps, served)
+    prefill, decoded = typical_steps(server.steps, served)
+    notes = [str(server.room)]
+    if other is not None:
+        _, decoded = typical_steps(other.server.steps, served)
+        notes.append(other.said)
     return ServingResult.of(
         served,
         traffic,
@@ -139,9 +154,57 @@ def serve(
         plan=plan,
         pod=pod,
         prefill=prefill,
-        decode=decode,
-        notes=(str(server.room),),
+        decode=decoded,
+        notes=tuple(notes),
+        decoding=None if other is None else other.server.steps.pod,
+        decoding_replicas=0 if decode is None else decode.replicas,
     )
+
+
+def longest_request(traffic: Traffic, engine: Engine) -> int:
+    """Return the tokens of the longest request that an engine admits."""
+    requests = traffic.requests
+    longest = int((requests.prompt + requests.output).max())
+    return min(longest, engine.max_model_len) if engine.max_model_len else longest
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """Replicas that decode alone, as the simulation takes them and in words."""
+
+    server: Server
+    pool: DecodePool
+    said: str
+
+
+def _decoding(
+    model: Architecture,
+    first: Server,
+    engine: Engine,
+    decode: DecodeServer,
+    given: Mapping[str, Any],
+) -> _Decoding:
+    """Return the replicas that decode what others have prefilled.
+
+    first, engine: those that prefill.
+    given: arguments of `Server.of` besides.
+    """
+    steps = first.steps
+    plan, pod = decode.plan or steps.plan, decode.pod or steps.pod
+    server = Server.of(model, plan, pod, decode.engine or engine, **given)
+    transfer = CacheTransfer.of(first.room, steps.plan, (steps.pod, pod), decode)
+    pool = DecodePool(
+        policy=server.policy,
+        costs=server.steps,
+        transfer_ps=transfer.ps,
+        replicas=decode.replicas,
+        router=decode.router,
+    )
+    said = (
+        f"{decode.replicas} x {pod} decode alone ({plan}), {server.room}; a cache of 1,000 tokens "
+        f"comes in {format_seconds(transfer.ps(1000) * 1e-12)}"
+    )
+    return _Decoding(server, pool, said)
 
 
 def typical_steps(steps: StepTable, served: Served) -> tuple[PlanResult | None, PlanResult | None]:
@@ -150,13 +213,13 @@ def typical_steps(steps: StepTable, served: Served) -> tuple[PlanResult | None, 
     The mean counts each step once. A sequence that decodes sees its prompt and half of its answer;
     a prompt is at its middle.
     """
-    spans = served.spans
+    spans, served = served.spans, answered(served)
     with_prompts, alone = spans.prefills > 0, (spans.prefills == 0) & (spans.decodes > 0)
     context = float((served.prompt + served.output / 2).mean())
     prefill = decode = None
     if with_prompts.any():
         weights = spans.steps[with_prompts]
-        tokens = ceil((spans.prefills[with_prompts] * weights).sum() / weights.sum())
+        tokens = ceil(spans.prefills[with_prompts].sum() / weights.sum())
         decodes = int((spans.decodes[with_prompts] * weights).sum() / weights.sum())
         prefill = steps.step(prompt_load(tokens, float(served.prompt.mean()), decodes, context))
     if alone.any():

@@ -1,13 +1,12 @@
 """The time of a server: steps by what they compute, the host between them, and idle time."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tpusim.results import Result, limits
-from tpusim.server import Served
+from tpusim.server import Policy, Served
 from tpusim.serving.metrics import PICO, answered, window_ps
 
 HOST = "host"
@@ -43,15 +42,16 @@ class ServerTime:
         }
 
 
-def time_of(served: Served, host_ps: int, replicas: int = 1) -> ServerTime:
+def time_of(served: Served, policy: Policy, replicas: int = 1) -> ServerTime:
     """Return the time of a server by what it does.
 
-    host_ps: of the host between two steps.
+    policy: with the time of the host between two steps.
     """
     spans = served.spans
     start, end = window_ps(answered(served))
     prefills = spans.prefills > 0
-    between = np.minimum(spans.steps * host_ps, spans.busy_ps)
+    host = spans.steps * (policy.host_ps + spans.decodes * policy.sequence_ps)
+    between = np.minimum(host, spans.busy_ps)
     devices = spans.busy_ps - between
     return ServerTime(
         prefill_s=int(devices[prefills].sum()) * PICO,
@@ -69,17 +69,18 @@ def bounds_of(time: ServerTime, prefill: Result | None, decode: Result | None) -
     whole = time.busy_s
     if not whole:
         return {}
-    found: Counter[str] = Counter({HOST: time.host_s / whole})
+    found = {HOST: time.host_s / whole}
     for seconds, step in ((time.prefill_s, prefill), (time.decode_s, decode)):
         for name, share in _shares(step).items():
-            found[name] += seconds / whole * share
-    return {name: share for name, share in found.most_common() if share}
+            found[name] = found.get(name, 0.0) + seconds / whole * share
+    ranked = sorted(found.items(), key=lambda each: -each[1])
+    return {name: share for name, share in ranked if share}
 
 
 def _shares(step: Result | None) -> Mapping[str, float]:
     if step is None:
         return {"steps": 1.0}
-    shares: Counter[str] = Counter()
+    shares: dict[str, float] = {}
     for limit in limits(step):
-        shares[limit.resource] += limit.share
+        shares[limit.resource] = shares.get(limit.resource, 0.0) + limit.share
     return shares

@@ -108,6 +108,7 @@ def test_simulate_has_a_step_of_each_kind(
     assert facts["cache_tokens"] > 0
 
 
+PROFILE = str(Path(__file__).parents[2] / "data/profiles/scan_mlp_v5e_2x2.xplane.pb.gz")
 BAD = [
     (["serve", "RUN", "--set", "traffic.rate=0"], "traffic"),
     (["serve", "RUN", "--loads", "1,x"], "--loads is '1,x'; write numbers above 0, such as 1,2,4"),
@@ -119,6 +120,7 @@ BAD = [
     (["simulate", "RUN", "--stats"], "--stats is for a step of training"),
     (["simulate", "RUN", "--explain", "lines"], "--explain is for a step of training"),
     (["advise", "RUN"], "[serving] is of a server"),
+    (["diagnose", PROFILE, "RUN"], "a profile is compared with a [plan]"),
     (["sweep", "RUN"], "[serving] is of a server"),
 ]
 

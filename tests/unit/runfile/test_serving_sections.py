@@ -51,7 +51,7 @@ def test_a_file_is_a_plan_an_engine_and_traffic(path: Path) -> None:
     assert run.engine == ts.Engine.of("sglang-jax", chip="v6e", max_num_seqs=32)
     assert run.plan == ts.ServingPlan(
         mesh={"attn_data": 2, "tensor": 2}, weight_dtype="fp8", page_size=64,
-        memory_fraction=run.engine.memory_fraction,
+        memory_fraction=run.engine.memory_fraction, page_s=run.engine.page_s,
     )  # fmt: skip
     assert run.traffic is not None
     found = run.traffic.traffic(path.parent).requests
@@ -148,7 +148,9 @@ def test_a_server_reads_as_it_was_written(
 
 def test_a_server_of_defaults_is_short(tmp_path: Path) -> None:
     engine = ts.Engine.of("vllm-tpu", chip="v6e")
-    plan = ts.ServingPlan(page_size=engine.page_tokens(), memory_fraction=engine.memory_fraction)
+    plan = ts.ServingPlan(
+        page_size=engine.page_tokens(), memory_fraction=engine.memory_fraction, page_s=engine.page_s
+    )
     path = tmp_path / "server.toml"
     ts.write_run(path, MODEL, plan, POD)
     assert path.read_text("utf-8").split("[serving]")[1] == "\nmesh = { tensor = 1 }\n"

@@ -46,6 +46,8 @@ def test_arguments_that_cannot_work_are_refused() -> None:
         one(router="prefix")
     with pytest.raises(ServerError, match="outage of replica 2, and there are 2"):
         one(replicas=2, outages=((2, 0, 5),))
+    with pytest.raises(ServerError, match="outage from 5 to 3 ps"):
+        one(outages=((0, 5, 3),))
     one_block = traffic([100], [1], prefixes=((1, 2, 3, 4),), block=24)
     with pytest.raises(ServerError, match="one has to divide the other"):
         serve(one_block, replace(POLICY, prefix_cache=True), AffineCosts())

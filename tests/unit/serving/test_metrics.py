@@ -6,6 +6,7 @@ from small_servers import MILLISECOND, SECOND, by_hand, column, spans
 
 from tpusim.base import PlanError
 from tpusim.base.quantiles import weighted_quantiles
+from tpusim.server import Policy
 from tpusim.serving import NUMBERS, TIMES, goodput
 from tpusim.serving.metrics import measure
 from tpusim.serving.server_time import bounds_of, time_of
@@ -101,7 +102,8 @@ def test_goodput_counts_requests_that_meet_every_target() -> None:
 
 
 def test_the_time_of_a_server_is_that_of_its_parts() -> None:
-    time = time_of(TWO, host_ps=100 * MILLISECOND)
+    policy = Policy(pages=1, page_size=16, host_ps=100 * MILLISECOND)
+    time = time_of(TWO, policy)
     assert time.facts() == pytest.approx(
         {"prefill": 3 - 0.3, "decode": 5 - 0.5, "host": 0.8, "idle": 2}
     )

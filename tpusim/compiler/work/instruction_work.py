@@ -18,7 +18,7 @@ from tpusim.compiler.work.fusion_cost import (
 from tpusim.compiler.work.kernels import kernel_work
 from tpusim.compiler.work.relayout import tile_count
 from tpusim.hardware import DTYPES
-from tpusim.program import CombinedWork, EstimatedWork, VectorWork, Work, kind_of
+from tpusim.program import CachedLinearWork, CombinedWork, EstimatedWork, VectorWork, Work, kind_of
 
 Costs = Literal["compiler", "model"]
 
@@ -65,7 +65,8 @@ class InstructionWork:
 def _supported(work: Work, dtypes: Collection[str]) -> Work:
     if isinstance(work, CombinedWork):
         return CombinedWork(tuple(_supported(part, dtypes) for part in work.parts))  # type: ignore[misc]
-    if isinstance(work, VectorWork | EstimatedWork) or work.dtype in dtypes:
+    others = VectorWork | EstimatedWork | CachedLinearWork
+    if isinstance(work, others) or work.dtype in dtypes:
         return work
     return replace(work, dtype="bf16")
 

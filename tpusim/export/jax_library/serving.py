@@ -141,8 +141,11 @@ def cache_specs(key_spec: P) -> tuple[Any, Any, P]:
 
     key_spec: of keys, [rank, token, heads, width].
     """
-    ranks, within, heads, *_ = (*key_spec, None, None, None)
-    axes = [(each,) if isinstance(each, str) else tuple(each or ()) for each in (ranks, within)]
+    entries: tuple[Any, ...] = tuple(key_spec)
+    ranks, within, heads, *_ = (*entries, None, None, None)
+    axes: list[tuple[str, ...]] = [
+        (each,) if isinstance(each, str) else tuple(each or ()) for each in (ranks, within)
+    ]
     return ranks, within, P(axes[0] + axes[1] or None, None, heads)
 
 

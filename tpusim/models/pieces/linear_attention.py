@@ -105,11 +105,11 @@ def _kernel(
     strength: Tensor | None,
 ) -> Tensor:
     """Write the kernel, which takes heads before tokens: operands and result are copied."""
-    copies = tuple(w.tensor(f"{name}_kernel", t.dims) for name, t in zip("qkv", given, strict=True))
+    q, k, v = (w.tensor(f"{name}_kernel", t.dims) for name, t in zip("qkv", given, strict=True))
     context, attended = (w.tensor(name, given[2].dims) for name in ("context", "attended"))
     w.write(
-        _copy(f"{w.prefix}kernel_in", given, copies),
-        LinearAttention(f"{w.prefix}linear_attention", *copies, context, decay, strength),
+        _copy(f"{w.prefix}kernel_in", given, (q, k, v)),
+        LinearAttention(f"{w.prefix}linear_attention", q, k, v, context, decay, strength),
         _copy(f"{w.prefix}kernel_out", (context,), (attended,)),
     )
     return attended

@@ -1,6 +1,6 @@
 """The timeline of requests: when each waits, when its prompt is computed, and when it decodes."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class RequestRows(NamedTuple):
 
     title: str
     first: int
-    moments_s: NDArray[np.float64]
+    moments_s: NDArray[np.floating[Any]]
 
 
 def requests_data(
@@ -61,6 +61,8 @@ def requests_data(
 
 def plot_requests(data: RequestRows) -> "Axes":
     """Draw a row for each request on a new figure; return the axes."""
+    from matplotlib.ticker import MaxNLocator
+
     count = len(data.moments_s)
     ax = canvas.new_figure(7.2, 1.4 + 0.12 * max(count, 4)).add_subplot()
     if not count:
@@ -76,7 +78,7 @@ def plot_requests(data: RequestRows) -> "Axes":
     start, end = float(data.moments_s.min()), float(data.moments_s.max())
     ax.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
     ax.set_ylim(data.first + count + 0.8, data.first + 0.2)
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("time since the first request [s]", color=INK)
     ax.set_ylabel("request, in order of arrival", color=INK)
     canvas.simplify_axes(ax)

@@ -18,8 +18,8 @@ PARTS = 400
 """Equal parts of the time, of each of which a mean is drawn."""
 
 _PANELS = (
-    ("queue", "requests waiting", "#b3261e"),
-    ("batch", "sequences decoding", "#0b3c5d"),
+    ("queue", "waiting", "#b3261e"),
+    ("batch", "decoding", "#0b3c5d"),
     ("cache", "cache taken", "#328cc1"),
 )
 
@@ -99,7 +99,7 @@ def plot_server(data: ServerCurves) -> "Axes":
         _draw_curve(ax, data.edges_s, getattr(data, key), colour)
         ax.set_ylabel(label, color=INK, fontsize=9)
         if key == "cache":
-            ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+            ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
     assert first is not None
     ax.set_xlabel("time since the first request [s]", color=INK)
     canvas.draw_title(first, data.title, pad=8)

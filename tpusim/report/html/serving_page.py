@@ -9,7 +9,7 @@ from tpusim.report.html.page import svg_source, template
 from tpusim.results import Fit
 from tpusim.results.answers import need_words
 from tpusim.serving import NUMBERS, TIMES, ServingResult
-from tpusim.serving.result import JOULES_A_KWH, MILLION, number
+from tpusim.serving.result import JOULES_A_KWH, MILLION, number, step_words
 
 FIGURES = {
     "server": "Requests that wait, sequences that decode and the share of the cache that is taken, "
@@ -67,20 +67,20 @@ def _answers(result: ServingResult) -> Iterator[Answer]:
     fullest = result.fullest
     if fullest is not None:
         cache = f"the cache holds {result.cache_tokens:,} tokens"
-        about = (need_words(fullest), cache)
+        about = (f"{need_words(fullest)}, without the cache", cache)
         yield Answer("Does it fit?", VERDICTS[fullest.fit], about, good=GOOD[fullest.fit])
     bars = [each for each in result.bounds.items() if each[1] >= LEAST_LIMIT][:LIMITS_SHOWN]
     if bars:
         yield Answer("What bounds it?", bars[0][0], ("shares of the time in steps",), tuple(bars))
     if result.cost is not None and result.output_cost is not None:
-        about = (str(result.cost),)
         value = f"{format_dollars(result.output_cost.usd)} per million output tokens"
-        yield Answer("What does it cost?", value, about)
+        yield Answer("What does it cost?", value, (str(result.cost),))
 
 
 def _facts(result: ServingResult) -> Iterator[Fact]:
     numbers = result.metrics.numbers
-    yield Fact("Requests", f"{result.metrics.requests:,}", "all counted, none left out")
+    refused = f"answered; {numbers['refused']:,} refused"
+    yield Fact("Requests", f"{result.metrics.requests:,}", refused)
     yield Fact("Duration", format_seconds(result.metrics.duration_s))
     yield Fact("In steps", f"{numbers['utilisation']:.1%}", "of the time")
     yield Fact("Batch", f"{numbers['batch']:,.3g}", "sequences that decode in a step")
@@ -94,4 +94,4 @@ def _facts(result: ServingResult) -> Iterator[Fact]:
         yield Fact("Energy", f"{kwh:.3g} kWh", "of the chips per million tokens")
     for head, step in (("Prefill step", result.prefill), ("Decode step", result.decode)):
         if step is not None:
-            yield Fact(head, format_seconds(step.step_time_s), step.rates)
+            yield Fact(head, format_seconds(step.step_time_s), step_words(step).partition(": ")[2])

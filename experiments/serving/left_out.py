@@ -1,0 +1,109 @@
+"""Fit the host times of an engine without one family of runs, and predict that family.
+
+python experiments/serving/left_out.py TABLE.csv ENGINE_PRESET
+
+The fitted constants of a preset are searched on a grid. For each family, the point with the least
+mean error (of the families' means) on the others predicts its times per token; what the preset
+itself predicts stands beside it.
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+from errors import RowError, row_errors
+from predictions import predict_setup
+from row_setup import RowSetup, row_setup
+from serving_row import ServingRow, read_table
+
+from tpusim.base.errors import TpusimError
+
+GRID = {
+    "host_s": (0.0, 0.5e-3, 1.5e-3, 3e-3),
+    "sequence_s": (0.0, 35e-6, 70e-6),
+    "page_s": (0.0, 65e-9, 130e-9),
+}
+"""Values of the constants, in seconds."""
+
+FITTED = ("itl_p50_s", "tpot_mean_s", "tpot_p50_s")
+
+Point = tuple[float, ...]
+Errors = Mapping[Point, Mapping[str, list[float]]]
+"""Absolute errors by point of the grid and family."""
+
+
+def main() -> None:
+    """Print the errors of each family, and the constants that the others choose for it."""
+    arguments = _arguments()
+    try:
+        setups = list(_setups(read_table(arguments.table), arguments.preset))
+        if len({setup.row.family for setup in setups}) < 2:
+            raise SystemExit(f"error: {arguments.preset} has not two families with times per token")
+        errors = {point: _errors(setups, point) for point in product(*GRID.values())}
+    except TpusimError as error:
+        raise SystemExit(f"error: {error}") from error
+    own = tuple(getattr(setups[0].engine, key) for key in GRID)
+    _print(errors, _errors(setups, own), own)
+
+
+def _setups(rows: Iterable[ServingRow], preset: str) -> Iterator[RowSetup]:
+    for row in rows:
+        measured = any(row.text(column) for column in FITTED)
+        if not row.judged or not measured or row.text("arrival") == "static":
+            continue
+        setup = row_setup(row)
+        if setup.engine.name == preset:
+            yield setup
+
+
+def _errors(setups: Iterable[RowSetup], point: Point) -> dict[str, list[float]]:
+    """Return the absolute errors of each family with these constants."""
+    found: dict[str, list[float]] = {}
+    for setup in setups:
+        given = dict(zip(GRID, point, strict=True))
+        plan = replace(setup.plan, page_s=given["page_s"])
+        changed = replace(setup, plan=plan, engine=setup.engine.changed(**given))
+        own = found.setdefault(setup.row.family, [])
+        own += [abs(each.error) for each in _row(changed)]
+    return found
+
+
+def _row(setup: RowSetup) -> Iterator[RowError]:
+    predicted = predict_setup(setup, FITTED)
+    return (each for each in row_errors(setup.row, predicted, ()) if each.metric in FITTED)
+
+
+def _print(errors: Errors, stored: Mapping[str, list[float]], own: Point) -> None:
+    left_out: list[float] = []
+    print(f"{'family left out':40} rows  left out  preset  {', '.join(GRID)}")
+    for family in stored:
+        best = min(errors, key=lambda point: _mean_of_others(errors[point], family))
+        left_out += errors[best][family]
+        shares = f"{median(errors[best][family]):7.1%}  {median(stored[family]):6.1%}"
+        print(f"{family:40} {len(stored[family]):4}  {shares}  {_shown(best)}")
+    fitted = [each for family in stored.values() for each in family]
+    for name, sizes in (("left out by family", left_out), (f"preset, {_shown(own)}", fitted)):
+        print(f"{name}: median {median(sizes):.1%}, p90 {np.quantile(sizes, 0.9):.1%}")
+
+
+def _mean_of_others(errors: Mapping[str, list[float]], family: str) -> float:
+    return fmean(fmean(sizes) for other, sizes in errors.items() if other != family)
+
+
+def _shown(point: Point) -> str:
+    return ", ".join(f"{value * 1e6:g} us" for value in point)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("table", type=Path, help="one row a run, one column a fact")
+    parser.add_argument("preset", help="name of a preset, such as sglang-jax")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

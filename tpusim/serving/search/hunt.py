@@ -1,0 +1,268 @@
+"""A search for servers: in the order of what they can cost at least, until none can be better.
+
+A server is taken up to four times, each time with a higher bound of its rank: with its price alone,
+with bounds of its latencies and work, after a simulation of the first requests, and after one of
+all. So the first `top` servers that are simulated and meet the targets are the best.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from time import monotonic
+from typing import Any, TypeAlias
+
+from tpusim.base.checked_call import checked_call
+from tpusim.base.collection import garbage_collector_off
+from tpusim.base.errors import PlanError, ServerError
+from tpusim.base.shown_value import shown
+from tpusim.models import Architecture
+from tpusim.serving.configuration import Configuration
+from tpusim.serving.metrics import measure
+from tpusim.serving.saturation import Load, load_of
+from tpusim.serving.search.found_server import (
+    FoundServer,
+    ServerSearch,
+    checked_server_objectives,
+    objective_value,
+)
+from tpusim.serving.search.server_bounds import ServerBounds, begun_bounds, server_bounds
+from tpusim.serving.search.server_space import ServerSpace
+from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, metric_values, title
+from tpusim.serving.serve import Server
+from tpusim.serving.step_table import KnownSteps
+from tpusim.simulation.arguments import check_model
+from tpusim.traffic import Traffic
+from tpusim.traffic.parts import first_requests
+
+SCREENED = 5
+"""The first requests are a fifth of all; see `begun_bounds`."""
+
+LEAST_SCREENED = 100
+
+LIKELY, NEAREST = 48, 4
+"""Servers of which a few requests, and then all, are simulated to say which is the nearest, where
+none meets the targets."""
+
+Rank: TypeAlias = tuple[float, ...]
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+@checked_call
+def search_servers(
+    model: Architecture | str,
+    space: ServerSpace,
+    traffic: Traffic,
+    targets: Targets,
+    *,
+    objective: str | Sequence[str] = "cost",
+    top: int = 1,
+    progress: Progress | None = None,
+) -> ServerSearch:
+    """Find the best servers that meet targets, and prove that there are no better ones.
+
+    model: an `Architecture`, or a name of the zoo.
+    space: the servers to choose from.
+    traffic: the requests of all replicas together.
+    targets: what a server has to meet.
+    objective: `cost` (USD per hour), `token_cost` (USD per million generated tokens), `chips` or a
+        latency of `Targets`; servers that are equal in it are ordered by the largest part of a
+        target that they take. Two objectives give their Pareto front.
+    top: servers to find; a front has as many as it has.
+    progress: is called with the servers that are done, and all.
+
+    Raise PlanError for objectives that there are not, and TrafficError without requests.
+    """
+    model = check_model(model, "write search_servers(model, space, traffic, targets)", "search")
+    for value, kind in ((space, ServerSpace), (traffic, Traffic), (targets, Targets)):
+        if not isinstance(value, kind):
+            raise PlanError(f"{shown(value)} is no {kind.__name__}; write a ts.{kind.__name__}")
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise PlanError(f"search.top is {top!r}; write a whole number from 1 up")
+    names = checked_server_objectives(objective)
+    with garbage_collector_off():
+        hunt = _Hunt(model, space, traffic, targets, names, top, progress)
+        return hunt.run()
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A server that may be the answer.
+
+    server: before its traffic; None before it is first taken up.
+    bounds: of its latencies and work, likewise.
+    """
+
+    configuration: Configuration
+    server: Server | None = None
+    bounds: ServerBounds | None = None
+    begun: bool = False
+    strain: float = 0.0
+
+
+@dataclass
+class _Hunt:
+    """The state of a search.
+
+    queue: candidates by the lower bounds of their ranks.
+    ruled_out: candidates that a bound rules out, as it says that they miss a target.
+    """
+
+    model: Architecture
+    space: ServerSpace
+    traffic: Traffic
+    targets: Targets
+    names: tuple[str, ...]
+    top: int
+    progress: Progress | None
+    left_out: Counter[str] = field(default_factory=Counter)
+    known: dict[Any, KnownSteps] = field(default_factory=dict)
+    queue: list[tuple[Rank, int, _Candidate]] = field(default_factory=list)
+    tried: list[FoundServer] = field(default_factory=list)
+    best: list[FoundServer] = field(default_factory=list)
+    ruled_out: list[_Candidate] = field(default_factory=list)
+    pushed: int = 0
+    done: int = 0
+
+    def run(self) -> ServerSearch:
+        """Search until no candidate can be better than what was found."""
+        began = monotonic()
+        for configuration in self.space.configurations(self.left_out):
+            self._push(_Candidate(configuration), {})
+        servers = self.pushed
+        while self.queue:
+            rank, _, candidate = heappop(self.queue)
+            if self._beaten(rank):
+                self.done += 1
+                if len(self.names) == 1:
+                    break
+                continue
+            self._take_up(candidate)
+            if self.progress is not None:
+                self.progress(self.done, servers)
+        nearest = None if self.best else self._nearest()
+        return ServerSearch(
+            targets=self.targets,
+            objectives=self.names,
+            best=tuple(self.best),
+            tried=tuple(self.tried),
+            nearest=nearest,
+            servers=servers,
+            left_out=dict(self.left_out.most_common()),
+            seconds=monotonic() - began,
+        )
+
+    def _push(self, candidate: _Candidate, values: dict[str, float]) -> None:
+        """Put a candidate in the queue, by the bounds `values` of its metrics."""
+        unknown = {**dict.fromkeys(LATENCIES, 0.0), OUTPUT: float("inf")} | values
+        rank = tuple(objective_value(n, candidate.configuration, unknown) for n in self.names)
+        heappush(self.queue, ((*rank, candidate.strain), self.pushed, candidate))
+        self.pushed += 1
+
+    def _beaten(self, rank: Rank) -> bool:
+        """Return whether a server with a rank of at least `rank` is no answer."""
+        if len(self.names) == 1:
+            return len(self.best) >= self.top and rank >= self.best[self.top - 1].rank
+        objectives = rank[:-1]
+        return any(_dominates(each.objectives, objectives) for each in self.best)
+
+    def _take_up(self, candidate: _Candidate) -> None:
+        """Take up a candidate: bound it, simulate its first requests, or all of them."""
+        try:
+            if candidate.server is None:
+                server = self._server(candidate.configuration)
+                candidate.server = server
+                replicas = candidate.configuration.replicas
+                candidate.bounds = server_bounds(server, self.traffic, replicas)
+                self._bounded(candidate, "by a bound")
+            elif not candidate.begun and self._first > 0:
+                assert candidate.bounds is not None
+                candidate.begun = True
+                first = first_requests(self.traffic, self._first)
+                served = candidate.configuration.served(candidate.server, first)
+                candidate.bounds = candidate.bounds.raised(begun_bounds(served))
+                self._bounded(candidate, "by its first requests")
+            else:
+                self.done += 1
+                self._simulate(candidate)
+        except (PlanError, ServerError) as error:
+            self.done += 1
+            self.left_out[str(error)] += 1
+
+    @property
+    def _first(self) -> int:
+        """Requests of the first simulation; 0 where all are few."""
+        count = len(self.traffic.requests) // SCREENED
+        return count if count >= LEAST_SCREENED else 0
+
+    def _server(self, configuration: Configuration) -> Server:
+        known = self.known.setdefault(configuration.step_key, KnownSteps())
+        return configuration.server(self.model, self.traffic, known)
+
+    def _bounded(self, candidate: _Candidate, how: str) -> None:
+        """Rule a candidate out if its bounds miss a target, or put it back by them."""
+        bounds = candidate.bounds
+        assert bounds is not None
+        values = bounds.values()
+        candidate.strain = self.targets.strain(values)
+        if bounds.saturated or candidate.strain > 1:
+            missed = [title(name) for name in self.targets.missed(values)]
+            what = "requests outrun it" if bounds.saturated else f"it misses {missed[0]}"
+            self.left_out[f"{what}, {how}"] += 1
+            self.ruled_out.append(candidate)
+            self.done += 1
+            return
+        self._push(candidate, values)
+
+    def _measured(self, candidate: _Candidate, traffic: Traffic) -> tuple[dict[str, float], Load]:
+        """Return the metrics of a candidate, and its load."""
+        server, configuration = candidate.server, candidate.configuration
+        assert server is not None
+        served = configuration.served(server, traffic)
+        policy, replicas = server.policy, configuration.replicas
+        metrics = measure(served, pages=policy.pages * policy.ranks, replicas=replicas)
+        return dict(metric_values(metrics)), load_of(served, traffic.rate, traffic.users)
+
+    def _simulate(self, candidate: _Candidate) -> None:
+        """Simulate all requests, and keep the server if it is an answer."""
+        values, load = self._measured(candidate, self.traffic)
+        assert candidate.server is not None
+        found = FoundServer(
+            candidate.configuration,
+            values,
+            load,
+            self.targets.strain(values),
+            tuple(objective_value(name, candidate.configuration, values) for name in self.names),
+            candidate.server.room.tokens,
+        )
+        self.tried.append(found)
+        if found.meets:
+            self._keep(found)
+
+    def _keep(self, found: FoundServer) -> None:
+        """Keep a server among the best."""
+        if len(self.names) == 1:
+            self.best = sorted([*self.best, found], key=lambda each: each.rank)[: self.top]
+        elif not any(_dominates(each.objectives, found.objectives) for each in self.best):
+            kept = [one for one in self.best if not _dominates(found.objectives, one.objectives)]
+            self.best = sorted([*kept, found], key=lambda each: each.rank)
+
+    def _nearest(self) -> FoundServer | None:
+        """Return the server that misses the targets least, of those that are simulated.
+
+        Of those that a bound ruled out, the nearest by their first requests are simulated too.
+        """
+        first = first_requests(self.traffic, LEAST_SCREENED)
+        ahead = sorted(self.ruled_out, key=lambda each: each.strain)
+        near = []
+        for number, candidate in enumerate(ahead[:: max(1, len(ahead) // LIKELY)]):
+            values, _ = self._measured(candidate, first)
+            near.append((self.targets.strain(values), number, candidate))
+        for _, _, candidate in sorted(near)[:NEAREST]:
+            self._simulate(candidate)
+        return min(self.tried, key=FoundServer.distance, default=None)
+
+
+def _dominates(one: Rank, other: Rank) -> bool:
+    """Return whether one is at most the other in all objectives."""
+    return all(a <= b for a, b in zip(one, other, strict=True))
