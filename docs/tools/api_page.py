@@ -23,7 +23,8 @@ GROUPS = {
     "with_measured",
     "Training runs": "train TrainingRun Evaluations Checkpoints TrainingResult",
     "Serving": "serve ServingPlan ServingResult Engine Traffic Traffic.poisson Traffic.burst "
-    "Traffic.closed_loop Traffic.read Lengths read_serving TrafficKeys ServerOptions",
+    "Traffic.closed_loop Traffic.read Lengths read_serving TrafficKeys ServerOptions "
+    "knee search_servers ServerSpace Targets",
     "Profiles and measurements": "read_profile Profile diagnose Diagnosis validate calibrate "
     "Calibration",
     "Figures": "plot plot.breakdown plot.timeline plot.memory plot.utilisation plot.roofline "
@@ -37,6 +38,7 @@ BY_KEYS = {"Plan": "plan", "models.Transformer": "model", "Input": "input", "Mea
 
 CONSTRUCTED = (
     *("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints", "StepLoad"),
+    *("ServerSpace", "Targets"),
 )
 """Further classes that a user constructs; others are made by functions."""
 

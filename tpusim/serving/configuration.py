@@ -21,7 +21,7 @@ from tpusim.serving.engines.launch import serving_command
 from tpusim.serving.engines.manifest import kubernetes_manifest
 from tpusim.serving.result import ServingResult
 from tpusim.serving.serve import Server, longest_request, serve
-from tpusim.serving.step_table import KnownSteps
+from tpusim.serving.step_table import SharedSteps
 from tpusim.traffic import Traffic
 
 SECONDS_AN_HOUR = 3600
@@ -113,7 +113,7 @@ class Configuration:
         return replace(self, engine=engine, plan=replace(self.plan, **moved), **others)
 
     def server(
-        self, model: Architecture, traffic: Traffic, known: KnownSteps | None = None
+        self, model: Architecture, traffic: Traffic, known: SharedSteps | None = None
     ) -> Server:
         """Return one replica. Raise PlanError as `Server.of` does.
 

@@ -12,6 +12,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.results import entry
+from tpusim.server.replica_pool import Router
 from tpusim.serving.configuration import Configuration
 from tpusim.serving.engines import Engine
 from tpusim.serving.full_load import closed_form_rate, slots
@@ -93,7 +94,11 @@ def knee(
     pod: Slice | str,
     traffic: Traffic,
     engine: Engine | None = None,
-    **options: Any,
+    *,
+    replicas: int = 1,
+    router: Router = "round-robin",
+    drafted: int = 0,
+    accepted: float = 1.0,
 ) -> Knee:
     """Find the load that saturates a server by bisection, from what closed forms say.
 
@@ -101,14 +106,23 @@ def knee(
     rate. A closed loop saturates a server with the fewest users that reach 95 % of the throughput
     of as many as fill it. The traffic is repeated where it is too short to tell.
 
-    model, plan, pod, traffic, engine, options: see `ts.serve`.
+    model, plan, pod, traffic, engine: as of `ts.serve`.
+    replicas, router, drafted, accepted: likewise.
 
     Raise PlanError and ServerError as `ts.serve` does, and TrafficError for requests that all
     arrive at once, which have no load.
     """
     model, pod = check_model(model, ORDER, "knee"), check_slice(pod, ORDER)
     engine = engine or Engine.of(DEFAULT_ENGINE, chip=pod.chip.generation)
-    given = Configuration(pod=pod, plan=plan, engine=engine, **options)
+    given = Configuration(
+        pod=pod,
+        plan=plan,
+        engine=engine,
+        replicas=replicas,
+        router=router,
+        drafted=drafted,
+        accepted=accepted,
+    )
     return knee_of(given, model, traffic)
 
 

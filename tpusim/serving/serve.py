@@ -21,7 +21,7 @@ from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.metrics import answered
 from tpusim.serving.result import ServingResult
-from tpusim.serving.step_table import KnownSteps, StepTable
+from tpusim.serving.step_table import SharedSteps, StepTable
 from tpusim.simulation.arguments import check_model, check_slice
 from tpusim.traffic import Traffic
 
@@ -50,7 +50,7 @@ class Server:
         drafted: int = 0,
         accepted: float = 1.0,
         least_decodes: int = 0,
-        known: KnownSteps | None = None,
+        known: SharedSteps | None = None,
     ) -> "Server":
         """Return a replica.
 
@@ -76,7 +76,7 @@ class Server:
             accepted=accepted,
         )
         steps = StepTable(
-            model, plan, pod, buckets, drafted + 1, engine.routes_padding, known or KnownSteps()
+            model, plan, pod, buckets, drafted + 1, engine.routes_padding, known or SharedSteps()
         )
         return cls(steps, room, policy)
 

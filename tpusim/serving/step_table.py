@@ -28,7 +28,7 @@ LINEAR = 1e-4
 
 
 @dataclass(slots=True)
-class KnownSteps:
+class SharedSteps:
     """Steps that were simulated, which tables that differ in their buckets alone share.
 
     bases: picoseconds without attention kernels, by tokens and rows of each rank, and the tokens
@@ -61,7 +61,7 @@ class StepTable:
     buckets: Buckets
     drafted: int = 1
     routes_padding: bool = False
-    known: KnownSteps = field(default_factory=KnownSteps)
+    known: SharedSteps = field(default_factory=SharedSteps)
     _decode_bases: dict[int, int] = field(default_factory=dict, init=False)
     ranks: int = field(default=1, init=False)
 

@@ -30,7 +30,7 @@ from tpusim.serving.search.server_bounds import ServerBounds, begun_bounds, serv
 from tpusim.serving.search.server_space import ServerSpace
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, metric_values, title
 from tpusim.serving.serve import Server
-from tpusim.serving.step_table import KnownSteps
+from tpusim.serving.step_table import SharedSteps
 from tpusim.simulation.arguments import check_model
 from tpusim.traffic import Traffic
 from tpusim.traffic.parts import first_requests
@@ -116,7 +116,7 @@ class _Hunt:
     top: int
     progress: Progress | None
     left_out: Counter[str] = field(default_factory=Counter)
-    known: dict[Any, KnownSteps] = field(default_factory=dict)
+    known: dict[Any, SharedSteps] = field(default_factory=dict)
     queue: list[tuple[Rank, int, _Candidate]] = field(default_factory=list)
     tried: list[FoundServer] = field(default_factory=list)
     best: list[FoundServer] = field(default_factory=list)
@@ -196,7 +196,7 @@ class _Hunt:
         return count if count >= LEAST_SCREENED else 0
 
     def _server(self, configuration: Configuration) -> Server:
-        known = self.known.setdefault(configuration.step_key, KnownSteps())
+        known = self.known.setdefault(configuration.step_key, SharedSteps())
         return configuration.server(self.model, self.traffic, known)
 
     def _bounded(self, candidate: _Candidate, how: str) -> None:
