@@ -1,0 +1,59 @@
+"""Measured serving runs stay as close to their predictions as they are."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripts import EXPERIMENTS, experiment
+
+HERE = EXPERIMENTS / "serving"
+
+STATIC = {
+    ("jax-pope", "prefill", "prefill_total"): 0.06,
+    ("jax-pope", "decode", "decode_total"): 0.1,
+    ("jax-pope", "decode", "decode_step"): 0.16,
+}
+SERVED = {
+    ("jetstream-pytorch", "serve", "output_tok_s"): 0.11,
+    ("sglang-jax", "serve", "itl_p50_s"): 0.09,
+    ("sglang-jax", "serve", "tpot_mean_s"): 0.1,
+    ("sglang-jax", "serve", "output_tok_s"): 0.08,
+    ("sglang-jax", "prefill", "input_tok_s"): 0.15,
+    ("vllm-tpu", "serve", "itl_p50_s"): 0.04,
+    ("vllm-tpu", "serve", "tpot_p50_s"): 0.25,
+    ("vllm-tpu", "serve", "output_tok_s"): 0.12,
+}
+"""Bounds of the median error by class: one point above that of the day when they were set."""
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Any]:
+    sys.path.insert(0, str(HERE))
+    try:
+        yield experiment("serving")
+    finally:
+        sys.path.remove(str(HERE))
+
+
+def medians(run: Any, static: bool) -> dict[tuple[str, str, str], float]:
+    """Return the median error of each class of the rows that are static batches, or are not."""
+    rows = run.read_table(HERE / "measured.csv")
+    chosen = [row for row in rows if (row.text("arrival") == "static") is static]
+    classes = run.by_class(run.predicted_rows(chosen))
+    return {
+        (each["engine"], each["phase"], each["metric"]): each["median"]
+        for each in classes
+        if each["predicted"]
+    }
+
+
+def test_static_batches(run: Any) -> None:
+    found = medians(run, static=True)
+    assert {key: found[key] for key, bound in STATIC.items() if found[key] > bound} == {}
+
+
+@pytest.mark.thorough
+def test_served_loads(run: Any) -> None:
+    found = medians(run, static=False)
+    assert {key: found[key] for key, bound in SERVED.items() if found[key] > bound} == {}
