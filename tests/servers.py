@@ -1,6 +1,7 @@
 """Costs, traffic and random servers for tests of the server."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,7 @@ def random_server(seed: int) -> tuple[Traffic, Policy, dict[str, Any]]:
         )
     if draw.random() < 0.4:
         more["outages"] = ((0, 20 * MS + draw.choice([0, 7]), 50 * MS), (0, 90 * MS, 100 * MS))
+    policy = replace(policy, hold_ps=draw.choice([0, 0, 40 * MS, 10**13]))
     times = None if users else arrival
     made = traffic(prompts, outputs, times, users=users, prefixes=prefixes, block=block)
     return made, policy, more

@@ -25,7 +25,7 @@ UNITS = {
     "step_s": "s",
     "input_s": "s",
     "rate": "requests/s",
-    **dict.fromkeys(("host_s", "sequence_s", "request_s", "ready_s"), "s"),
+    **dict.fromkeys(("host_s", "sequence_s", "request_s", "hold_s", "ready_s"), "s"),
     **dict.fromkeys(("record_bytes", "read_bytes"), "B"),
     **dict.fromkeys(("read_latency", "decode_s"), "s"),
     **dict.fromkeys(

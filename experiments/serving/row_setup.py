@@ -105,14 +105,14 @@ def _engine(row: ServingRow, pod: ts.Slice, assumed: list[str]) -> Engine:
 
 
 def _with_few_states(row: ServingRow, engine: Engine) -> Engine:
-    """Return an engine that runs no more sequences than there are users.
+    """Return an engine that runs up to twice as many sequences as there are users.
 
     Each sequence that may run has a state of its layers with linear attention, and states of the
-    engine's default would not fit.
+    engine's default would not fit. Runs that state a limit have twice the users of a rank.
     """
     users = row.whole("concurrency")
     ranks = row.whole("dp_attn", 1) if engine.seqs_per_rank else 1
-    return engine.changed(max_num_seqs=-(-users // ranks)) if users else engine
+    return engine.changed(max_num_seqs=-(-2 * users // ranks)) if users else engine
 
 
 def _model(row: ServingRow, assumed: list[str]) -> Any:

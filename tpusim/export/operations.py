@@ -344,7 +344,7 @@ def _cast(op: Pointwise, of: Function, context: StepContext, given: list[str]) -
 
 def _positioned(op: Pointwise, of: Function, context: StepContext, given: list[str]) -> str:
     if context.served:
-        return called(replace(of, name=f"{of.name}_at"), given, last="kv_positions")
+        return called(replace(of, name=of.name + "_at"), given, last="kv_positions")
     return called(of, given, last="ORDER" if context.order > 1 else "")
 
 

@@ -22,4 +22,4 @@ def scale_of(op: Einsum) -> Tensor | None:
     if weight is None:
         return None
     dims = tuple(dim for dim in weight.dims if dim in op.output.dims)
-    return replace(weight, name=f"{weight.name}_scale", dims=dims, dtype=COMPUTE)
+    return replace(weight, name=weight.name + "_scale", dims=dims, dtype=COMPUTE)

@@ -69,6 +69,7 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "host_s": float,
         "sequence_s": float,
         "request_s": float,
+        "hold_s": float,
     },
     "traffic": {
         "kind": str,

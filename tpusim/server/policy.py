@@ -29,6 +29,8 @@ class Policy:
     host_ps: time of the host between two steps, with which no device computes.
     sequence_ps: time of the host between two steps for each sequence that computes.
     request_ps: time of the host for a request (HTTP, tokens), all of it before it is scheduled.
+    hold_ps: longest time for which requests are held to begin side by side, one in each rank; 0
+        where they are not. See `HeldRequests`.
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     accepted: mean tokens that a sequence receives in a step with speculation, from 1 to
         `drafted + 1`. All sequences receive equally many; see `TokenClock`.
@@ -50,5 +52,6 @@ class Policy:
     host_ps: int = 0
     sequence_ps: int = 0
     request_ps: int = 0
+    hold_ps: int = 0
     drafted: int = 0
     accepted: float = 1.0

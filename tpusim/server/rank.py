@@ -62,6 +62,15 @@ class Rank:
         """Return whether a request that arrives now may be in the next step."""
         return not self.waiting and self.prompt is None and len(self.decoding) < self.slots
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """Prompts that are not computed, and sequences: the least of these gets the next request.
+
+        tpu-inference 0.32.0 counts the tokens of the prompts (core/sched/dp_scheduler.py,
+        _find_best_rank_for_request).
+        """
+        return len(self.waiting) + (self.prompt is not None), self.present
+
     def context(self, clock: int) -> int:
         """Return the keys that all decoding sequences attend to in the next step."""
         return self.keys + len(self.decoding) * (clock + self.drafted)

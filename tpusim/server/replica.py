@@ -7,6 +7,7 @@ from typing import TypeAlias
 from simpy import Event
 
 from tpusim.server.decode_run import DecodeRun
+from tpusim.server.held_requests import HeldRequests
 from tpusim.server.moments import BEGIN, END, Moment, Picoseconds
 from tpusim.server.policy import Policy
 from tpusim.server.rank import Rank
@@ -69,6 +70,7 @@ class Replica:
         self.mixed = policy.mixed
         self.prompts_first = policy.mixed or policy.priority == "prefill"
         self.ranks = [Rank(policy, records, block) for _ in range(policy.ranks)]
+        self.held = HeldRequests(env, policy, self._idle_ranks, self._let_wait)
         self.clock = TokenClock(policy)
         self.up = True
         self.asked = False
@@ -83,15 +85,26 @@ class Replica:
     @property
     def present(self) -> int:
         """Sequences that are here."""
-        return sum(rank.present for rank in self.ranks)
+        return sum(rank.present for rank in self.ranks) + len(self.held)
+
+    def _idle_ranks(self) -> int:
+        return sum(not rank.present for rank in self.ranks)
 
     # from outside
 
     def arrive(self, sequence: Sequence) -> None:
-        """Let a sequence wait in the rank with the fewest."""
+        """Take a sequence that arrives now."""
+        self.held.add(sequence)
+
+    def _let_wait(self, sequences: list[Sequence]) -> None:
+        """Let each sequence wait in the rank with the fewest prompts to compute."""
+        for sequence in sequences:
+            self._wait_in_rank(sequence)
+
+    def _wait_in_rank(self, sequence: Sequence) -> None:
         sequence.rank = 0
         if len(self.ranks) > 1:
-            sequence.rank = min(range(len(self.ranks)), key=lambda at: self.ranks[at].present)
+            sequence.rank = min(range(len(self.ranks)), key=lambda at: self.ranks[at].load)
         rank = self.ranks[sequence.rank]
         rank.present += 1
         may_join = rank.admits()
@@ -126,7 +139,8 @@ class Replica:
         self.chosen, self.ending, self.run = [], None, None
         self.heap.clear()
         now, before = self.clock.received, self.clock.tokens(-1)
-        return [sequence for rank in self.ranks for sequence in rank.empty(now, before)]
+        lost = [sequence for rank in self.ranks for sequence in rank.empty(now, before)]
+        return lost + self.held.empty()
 
     def _steps_done(self) -> int:
         """Return how many steps of the present run have ended before now."""
@@ -143,6 +157,7 @@ class Replica:
 
     def _next(self) -> None:
         """Plan the next step, or wait for something to do."""
+        self.held.check()
         clock = self.clock.received
         chosen = self._choose_mixed(clock) if self.mixed else self._choose_apart(clock)
         if chosen:
@@ -301,7 +316,8 @@ class Replica:
         """Let the sequences have what was computed in steps that end now."""
         start, clock, ranks, decodes = self.start, self.clock, self.ranks, self.decodes
         last = clock.tokens(steps - 1) if steps > 1 else 0
-        pages = waiting = prefills = 0
+        pages = prefills = 0
+        waiting = len(self.held)
         for rank in ranks:
             if last:
                 rank.grow(last)

@@ -42,7 +42,7 @@ def test_it_goes_on_after_an_error(outer: AbstractContextManager[None]) -> None:
         ("scaling", "runfile.read_one_plan", True),
         ("validate", "cli.validate_command.validate_runs", True),
         ("calibrate", "cli.calibrate_command.calibrate_on", True),
-        ("check", "runfile.read_one_plan", True),
+        ("check", "runfile.read_step", True),
     ],
 )
 def test_only_long_commands_collect(

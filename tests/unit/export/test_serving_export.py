@@ -31,15 +31,15 @@ BOTH = {"data": 2, "tensor": 4}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "grouped queries and int8": ({}, {"mesh": BOTH, "weight_dtype": "int8"}),
     "pages and fp8": ({"head_dim": 128}, {"mesh": BOTH, "kernel": "paged", "weight_dtype": "fp8"}),
-    "attention of ranks": ({"window": 8}, {"mesh": {"attn_data": 2, "tensor": 4}}),
     "divided experts": (EXPERTS, {"mesh": BOTH, "expert_parallel": True}),
+    "attention of ranks": ({"window": 8}, {"mesh": {"attn_data": 2, "tensor": 4}}),
     "experts": (EXPERTS, {"mesh": {"tensor": 8}}),
     "K/V heads of each device": ({"kv_heads": 8}, {"mesh": BOTH}),
     "attention by tokens": ({}, {"mesh": {"tensor": 8}, "attention": "tokens"}),
     "two dimensions": ({}, {"mesh": {"tensor": 4, "embed": 2}}),
     "gathered weights": ({}, {"mesh": {"tensor": 4, "embed": 2}, "gather_weights": True}),
 }
-SHORT = 4
+SHORT = 3
 """Cases that every run of the tests has; the others take as long again."""
 
 

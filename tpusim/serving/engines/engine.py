@@ -44,6 +44,8 @@ class Engine:
     host_s: seconds of the host between two steps, with which no device computes.
     sequence_s: seconds of the host between two steps for each sequence.
     request_s: seconds of the host for a request before it is scheduled, and after it.
+    hold_s: longest time for which requests are held to begin side by side, one in each
+        data-parallel rank; 0 where they are not.
     facts: kind and source of each default, by its key; what was changed is not among them.
 
     >>> engine = Engine.of("vllm-tpu")
@@ -74,12 +76,13 @@ class Engine:
     host_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
+    hold_s: float = 0.0
     facts: Mapping[str, EngineFact] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for key in ("max_num_seqs", "max_num_batched_tokens"):
             _check_least(key, getattr(self, key), 1)
-        for key in ("max_model_len", "page_size", "page_s", *HOST_TIMES):
+        for key in ("max_model_len", "page_size", "page_s", "hold_s", *HOST_TIMES):
             _check_least(key, getattr(self, key), 0)
         if not 0 < self.memory_fraction <= 1:
             raise PlanError(
@@ -186,6 +189,7 @@ class Engine:
             host_ps=picoseconds(self.host_s),
             sequence_ps=picoseconds(self.sequence_s),
             request_ps=picoseconds(self.request_s),
+            hold_ps=picoseconds(self.hold_s),
             drafted=drafted,
             accepted=accepted,
         )
