@@ -119,7 +119,7 @@ BAD = [
     (["serve", "RUN", "--out", ""], "--out is empty"),
     (["simulate", "RUN", "--stats"], "--stats is for a step of training"),
     (["simulate", "RUN", "--explain", "lines"], "--explain is for a step of training"),
-    (["advise", "RUN"], "[serving] is of a server"),
+    (["search", "RUN"], "the section [search] is missing"),
     (["diagnose", PROFILE, "RUN"], "a profile is compared with a [plan]"),
     (["sweep", "RUN"], "[serving] is of a server"),
 ]
