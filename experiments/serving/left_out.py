@@ -3,8 +3,8 @@
 python experiments/serving/left_out.py TABLE.csv ENGINE_PRESET
 
 The fitted constants of a preset are searched on a grid. For each family, the point with the least
-mean error (of the families' means) on the others predicts its times per token; what the preset
-itself predicts stands beside it.
+error on the others, the median of the families' means, predicts its times per token; what the
+preset itself predicts stands beside it. One family that is far off does not choose the constants.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def _print(errors: Errors, stored: Mapping[str, list[float]], own: Point) -> Non
     left_out: list[float] = []
     print(f"{'family left out':40} rows  left out  preset  {', '.join(GRID)}")
     for family in stored:
-        best = min(errors, key=lambda point: _mean_of_others(errors[point], family))
+        best = min(errors, key=lambda point: _error_of_others(errors[point], family))
         left_out += errors[best][family]
         shares = f"{median(errors[best][family]):7.1%}  {median(stored[family]):6.1%}"
         print(f"{family:40} {len(stored[family]):4}  {shares}  {_shown(best)}")
@@ -90,8 +90,8 @@ def _print(errors: Errors, stored: Mapping[str, list[float]], own: Point) -> Non
         print(f"{name}: median {median(sizes):.1%}, p90 {np.quantile(sizes, 0.9):.1%}")
 
 
-def _mean_of_others(errors: Mapping[str, list[float]], family: str) -> float:
-    return fmean(fmean(sizes) for other, sizes in errors.items() if other != family)
+def _error_of_others(errors: Mapping[str, list[float]], family: str) -> float:
+    return median(fmean(sizes) for other, sizes in errors.items() if other != family)
 
 
 def _shown(point: Point) -> str:
