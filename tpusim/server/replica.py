@@ -94,7 +94,10 @@ class Replica:
 
     def arrive(self, sequence: Sequence) -> None:
         """Take a sequence that arrives now."""
-        self.held.add(sequence)
+        if self.held.hold_ps:
+            self.held.add(sequence)
+        else:
+            self._wait_in_rank(sequence)
 
     def _let_wait(self, sequences: list[Sequence]) -> None:
         """Let each sequence wait in the rank with the fewest prompts to compute."""
@@ -157,7 +160,8 @@ class Replica:
 
     def _next(self) -> None:
         """Plan the next step, or wait for something to do."""
-        self.held.check()
+        if self.held.waiting:
+            self.held.check()
         clock = self.clock.received
         chosen = self._choose_mixed(clock) if self.mixed else self._choose_apart(clock)
         if chosen:
@@ -242,8 +246,11 @@ class Replica:
             fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
             routed = sum(one.decodes + one.prefills for one in loads)
             load = StepLoad(*(count * each for each in fullest))._replace(routed=routed)
-        sequences = len(chosen) + (sum(len(rank.decoding) for rank in ranks) if self.mixed else 0)
-        return policy.host_ps + sequences * policy.sequence_ps + self.costs.step_ps(load)
+        time = policy.host_ps + self.costs.step_ps(load)
+        if policy.sequence_ps:
+            decoding = sum(len(rank.decoding) for rank in ranks) if self.mixed else 0
+            time += (len(chosen) + decoding) * policy.sequence_ps
+        return time
 
     def _rank_load(self, rank: Rank, chosen: list[Sequence], clock: int) -> StepLoad:
         """Return what a rank computes in a step with prompts."""
