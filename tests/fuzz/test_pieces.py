@@ -59,7 +59,7 @@ def right(w: GraphWriter, name: str, callee: str) -> Any:
         "layers": 2, "trips": 2, "classes": 3, "size": 4, "factor": 2, "flops": 1.0, "shift": 0,
         "gate": 0, "activation": "relu", "low_rank_queries": True, "layer": layer, "step": layer,
         "states": ("h",), "emitted": ("h",), "names": ("a", "b"), "loss": x, "norm": "layer",
-        "op": None, "dtype": "compute", "heads": "",
+        "op": None, "dtype": "compute", "heads": "", "head_dim": 64,
     }  # fmt: skip
     return values[name]
 

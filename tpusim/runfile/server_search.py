@@ -26,7 +26,6 @@ from tpusim.runfile.read_run import (
 from tpusim.runfile.read_serving import serving_of
 from tpusim.runfile.serving import SERVING, ServingRun
 from tpusim.runfile.toml_tables import override
-from tpusim.searches.slices import slices_of
 
 if TYPE_CHECKING:
     from tpusim.serving.search import ServerSpace, Targets
@@ -164,4 +163,6 @@ def _slices(given: Mapping[str, Any], rest: Mapping[str, Any]) -> list[Slice]:
             f"search.chips is {toml(list(chips))}; write the least and the most chips of a slice, "
             "such as [4, 16]"
         )
+    from tpusim.searches.slices import slices_of
+
     return list(slices_of(given["generations"], *chips))

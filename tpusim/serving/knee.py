@@ -191,7 +191,8 @@ class _Rates(_Search):
         batch = self.full // count
         guess = closed_form_rate(self.replica, traffic, batch) * count
         requests = traffic.requests
-        rate = traffic.rate or (len(requests) - 1) / (requests.arrival_ps[-1] * 1e-12)
+        drawn = (len(requests) - 1) / (requests.arrival_ps[-1] * 1e-12)
+        rate = drawn if traffic is not self.traffic else traffic.rate or drawn
         ahead = guess * OVERLOAD
         while self.open:
             ahead = self._next(traffic, rate, ahead)

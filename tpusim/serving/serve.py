@@ -215,8 +215,10 @@ def typical_steps(steps: StepTable, served: Served) -> tuple[PlanResult | None, 
     """
     spans, served = served.spans, answered(served)
     with_prompts, alone = spans.prefills > 0, (spans.prefills == 0) & (spans.decodes > 0)
-    context = float((served.prompt + served.output / 2).mean())
     prefill = decode = None
+    if not len(served.prompt):
+        return prefill, decode
+    context = float((served.prompt + served.output / 2).mean())
     if with_prompts.any():
         weights = spans.steps[with_prompts]
         tokens = ceil(spans.prefills[with_prompts].sum() / weights.sum())

@@ -38,7 +38,7 @@ def test_it_goes_on_after_an_error(outer: AbstractContextManager[None]) -> None:
     [
         ("simulate", "cli.simulate_command.simulate_run_file", False),
         ("sweep", "runfile.read_space", True),
-        ("search", "runfile.read_space", True),
+        ("search", "runfile.read_search", True),
         ("scaling", "runfile.read_one_plan", True),
         ("validate", "cli.validate_command.validate_runs", True),
         ("calibrate", "cli.calibrate_command.calibrate_on", True),

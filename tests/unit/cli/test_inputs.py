@@ -14,7 +14,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "compare": ("IT", "IT"),
     "replay": ("IT", "--slice", "v5e:2x2"),
     "compile": ("IT", "--slice", "v5e:2x2"),
-    **dict.fromkeys(("simulate", "advise", "train", "check", "export", "sweep"), ("IT",)),
+    **dict.fromkeys(("simulate", "serve", "advise", "train", "check", "export", "sweep"), ("IT",)),
     **dict.fromkeys(("search", "scaling", "validate", "calibrate", "input-rate"), ("IT",)),
     "diagnose": ("IT",),
 }

@@ -19,6 +19,12 @@ TRAIN, SWEEP, SEARCH = (
     for name, keys in (("train", "steps = 10"), ("sweep", SPACE), ("search", SPACE))
 )
 SEARCH = SEARCH.replace("mesh = { fsdp = 16 }", "")
+SERVER = """
+slice.name = "v6e-1"
+model = { layers = 1, embed = 256, mlp = 512, heads = 2, vocab = 1000 }
+serving.max_num_seqs = 4
+traffic = { rate = 10.0, requests = 5, prompt = 64, output = 4 }
+"""
 MEASURED = f"{RUN}[measured]\nstep_s = 0.01\n"
 HLO = Path(__file__).parents[2] / "data" / "hlo" / "plain" / "scan_mlp_v5e_2x2.hlo.gz"
 PROFILE = HLO.parents[2] / "profiles" / "scan_mlp_v5e_2x2.xplane.pb.gz"
@@ -28,6 +34,7 @@ FOLDERS: Mapping[str, tuple[list[str], str]] = {
     "compare": (["RUN", "--set", "plan.remat=none"], "compare.csv"),
     "sweep": (["SWEEP", "--workers", "1"], "_sweep.json"),
     "search": (["SEARCH"], "search.csv"),
+    "serve": (["SERVER"], "serving.json"),
     "scaling": (["RUN", "--chips", "16"], "scaling.csv"),
     "validate": (["RUNS"], "validation.json"),
     "replay": (["PROGRAM", "--slice", "v5e:2x2"], "result.json"),
@@ -54,6 +61,7 @@ def _given(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "TRAIN": ("train.toml", TRAIN),
         "SWEEP": ("sweep.toml", SWEEP),
         "SEARCH": ("search.toml", SEARCH),
+        "SERVER": ("server.toml", SERVER),
         "RUNS": ("runs/one.toml", MEASURED),
         "MEASURED": ("runs/one.toml", MEASURED),
         "PROGRAM": ("program.hlo", gzip.decompress(HLO.read_bytes()).decode()),
