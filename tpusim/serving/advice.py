@@ -1,15 +1,15 @@
 """Advice on a server: single changes of its run file, each simulated, by what they gain."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 from tpusim.base.divisors import divisors
-from tpusim.base.errors import TpusimError
+from tpusim.base.errors import HardwareError, TpusimError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_width import unbroken
-from tpusim.hardware import Slice, format_shape, legal_shapes
+from tpusim.hardware import Slice, default_shape, format_shape
 from tpusim.models import Architecture
 from tpusim.plan.serving_plan import ATTENTION_DATA, TENSOR
 from tpusim.results.settings import command_line
@@ -216,10 +216,7 @@ def _goal(base: ServingResult, targets: Targets | None) -> tuple[ServerGoal, str
     values = dict(metric_values(base.metrics))
     missed = targets.missed(values) if targets is not None else {}
     if targets is not None and missed:
-        given = targets.given()
-        worst = max(
-            missed, key=lambda n: given[n] / values[n] if n == OUTPUT else values[n] / given[n]
-        )
+        worst = max(missed, key=targets.strains(values).__getitem__)
         return ServerGoal(worst, worst == OUTPUT), f"misses {missed[worst]}"
     if base.output_cost is not None and (base.saturated or base.traffic.users):
         return ServerGoal(PER_DOLLAR, True), SATURATED if base.saturated else "closed loop"
@@ -297,6 +294,8 @@ def _slices(server: Configuration) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _slice_of(chip: str, chips: int) -> Slice | None:
-    """Return the legal slice of a chip with so many chips; None if there is none."""
-    shapes: Sequence[tuple[int, ...]] = [each for each in legal_shapes(chip) if prod(each) == chips]
-    return Slice(chip, format_shape(shapes[0])) if shapes else None
+    """Return the slice of a chip with so many chips; None if there is none."""
+    try:
+        return Slice(chip, format_shape(default_shape(chip, chips)))
+    except HardwareError:
+        return None

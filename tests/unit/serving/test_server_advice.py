@@ -7,7 +7,7 @@ from small_servers import MODEL, small_traffic
 
 import tpusim as ts
 from tpusim.runfile import read_serving
-from tpusim.serving.advice import PER_DOLLAR, server_advice
+from tpusim.serving.advice import PER_DOLLAR, changes_of, server_advice
 from tpusim.serving.configuration import Configuration
 from tpusim.serving.search.targets import metric_values
 from tpusim.serving.serve import serve
@@ -91,3 +91,14 @@ def test_changes_are_of_all_kinds_and_refused_ones_have_a_reason() -> None:
     assert all(reason for _, reason in found.refused)
     facts = found.facts()
     assert len(facts["changes"]) == len(found.changes)
+
+
+def test_other_slices_have_the_shape_of_their_name() -> None:
+    """256 chips of v5p are 4x8x8, not 4x4x16."""
+    half = Configuration(
+        pod=ts.Slice("v5p", "8x8x8"),
+        plan=ts.ServingPlan(mesh={"tensor": 512}),
+        engine=ts.Engine.of("vllm-tpu"),
+    )
+    named = {what for what, keys in changes_of(half, MODEL, small_traffic()) if "slice" in keys}
+    assert {"slice v5p:4x8x8", "slice v5p:8x8x16", "slice v4:8x8x8"} <= named

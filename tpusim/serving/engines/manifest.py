@@ -15,7 +15,7 @@ import yaml
 from tpusim.base.close_names import joined
 from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice
-from tpusim.serving.engines.command import ServingCommand
+from tpusim.serving.engines.command import ServingCommand, programs
 
 ACCELERATORS = {
     "v4": "tpu-v4-podslice",
@@ -74,7 +74,8 @@ def kubernetes_manifest(
     container = _container(command, pod, name, image or IMAGES[command.program], hosts)
     make = _deployment if hosts == 1 else _job_set
     objects = [make(name, replicas, hosts, _pod(pod, container)), _service(command, name, hosts)]
-    needs = f"# The image has to have what starts `{' '.join(command.words()[:3])}`.\n"
+    started = " ".join(programs()[command.program].words)
+    needs = f"# The image has to have what starts `{started}`.\n"
     text: str = yaml.safe_dump_all(objects, sort_keys=False, width=100)
     return needs + text
 
@@ -83,7 +84,7 @@ def _container(
     command: ServingCommand, pod: Slice, name: str, image: str, hosts: int
 ) -> dict[str, Any]:
     chips = {"google.com/tpu": pod.chips // hosts}
-    words = list(command.words())
+    words = [_literal(word) for word in command.words()]
     port = PORTS[command.program]
     container: dict[str, Any] = {
         "name": name,
@@ -96,6 +97,11 @@ def _container(
     if hosts > 1:
         _over_hosts(container, command, name, hosts)
     return container
+
+
+def _literal(word: str) -> str:
+    """Return a word that Kubernetes leaves as it is: of `$(NAME)` it would write the variable."""
+    return word.replace("$(", "$$(")
 
 
 def _over_hosts(container: dict[str, Any], command: ServingCommand, name: str, hosts: int) -> None:
@@ -117,7 +123,7 @@ def _over_hosts(container: dict[str, Any], command: ServingCommand, name: str, h
         ]
         return
     container["env"].append({"name": "TPU_MULTIHOST_BACKEND", "value": "ray"})
-    head = f"ray start --head --port={COORDINATOR_PORT} && exec {command}"
+    head = f"ray start --head --port={COORDINATOR_PORT} && exec {_literal(str(command))}"
     others = f"exec ray start --address={first}:{COORDINATOR_PORT} --block"
     script = f'if [ "$(NODE_RANK)" = 0 ]; then {head}; else {others}; fi'
     container["command"] = ["sh", "-c", script]

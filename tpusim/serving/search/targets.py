@@ -61,11 +61,14 @@ class Targets:
         values: by name; lower bounds of latencies, and an upper one of the throughput, give a lower
             bound.
         """
-        parts = (
-            target / max(values[name], 1e-300) if name == OUTPUT else values[name] / target
+        return float(max(self.strains(values).values()))
+
+    def strains(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return how much of each target a server takes, by name; see `strain`."""
+        return {
+            name: target / max(values[name], 1e-300) if name == OUTPUT else values[name] / target
             for name, target in self.given().items()
-        )
-        return float(max(parts))
+        }
 
     def missed(self, values: Mapping[str, float]) -> dict[str, str]:
         """Return each target that values miss, in words by name."""

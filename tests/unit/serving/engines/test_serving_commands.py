@@ -215,6 +215,19 @@ def test_eight_chips_of_a_server_are_one_host() -> None:
     assert container["resources"]["limits"] == {"google.com/tpu": 8}
 
 
+@pytest.mark.parametrize("shape", ["2x4", "4x4"])
+def test_a_manifest_leaves_names_as_they_are(shape: str) -> None:
+    """Kubernetes writes no variable into them, and none ends the comment at the top."""
+    command = ServingCommand("vllm-serve", {"--model": "$(NODE_RANK)\nkind: Other"})
+    first, _ = yaml.safe_load_all(kubernetes_manifest(command, Slice("v6e", shape)))
+    assert first["kind"] == ("Deployment" if shape == "2x4" else "JobSet")
+    spec = first["spec"]
+    if shape == "4x4":
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert "$$(NODE_RANK)\nkind: Other" in container["command"][2]
+
+
 def test_what_has_no_manifest() -> None:
     with pytest.raises(PlanError, match="has no v3 slices to serve from"):
         kubernetes_manifest(ServingCommand.read("vllm serve m"), Slice("v3", "2x2"))
