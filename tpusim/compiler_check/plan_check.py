@@ -9,6 +9,7 @@ from tpusim.compiler.compile_apart import check_time_limit
 from tpusim.compiler.options import Option, check_options
 from tpusim.compiler_check.comparison import TwinComparison, compare
 from tpusim.compiler_check.compile_step import StepCompilation, compile_step, step_versions
+from tpusim.compiler_check.step_names import StepNames
 from tpusim.export.plan_to_jax import export_step
 from tpusim.export.step_source import ExportedStep
 from tpusim.hardware import Slice
@@ -105,16 +106,26 @@ def check(
     step = export_step(model, plan, pod)
     on_device = plan.replace(loop="asynchronous", input_s=0.0)  # as a program has no host's work
     planned = simulate(model, on_device, pod)
-    compiled = compile_step(
+    return compared(
         StepCompilation(
             step=step, planned=planned, options=chosen, full=full, time_limit=time_limit
         )
     )
+
+
+def compared(given: StepCompilation, names: StepNames | None = None) -> PlanCheck:
+    """Compile a step, and compare its program with the plan's.
+
+    names: of the step's parts; None for those of the plan.
+    """
+    step, planned = given.step, given.planned
+    compiled = compile_step(given)
     program = simulate(compiled)
+    refused = bool(compiled.refusal)
     return PlanCheck(
         step=step,
         compiled=compiled,
         plan=planned,
         program=program,
-        comparison=compare(planned, program, dict(step.lines), refused=bool(compiled.refusal)),
+        comparison=compare(planned, program, dict(step.lines), refused=refused, names=names),
     )

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from tpusim.base.checked_call import checked_call
 from tpusim.compiler.compile_apart import check_time_limit
 from tpusim.compiler.options import Option, check_options
-from tpusim.compiler_check.comparison import compare
-from tpusim.compiler_check.compile_step import StepCompilation, compile_step, step_versions
-from tpusim.compiler_check.plan_check import TIME_LIMIT_S, PlanCheck
+from tpusim.compiler_check.compile_step import StepCompilation, step_versions
+from tpusim.compiler_check.plan_check import TIME_LIMIT_S, PlanCheck, compared
 from tpusim.compiler_check.step_names import StepNames
 from tpusim.export.served_arrays import ServedArrays
 from tpusim.export.serving_to_jax import ServedGraph, export_serving_step
@@ -15,7 +14,6 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.server.step_load import StepLoad
-from tpusim.simulation import simulate
 from tpusim.simulation.arguments import check_model, check_slice
 from tpusim.simulation.serving_run import serve_step
 
@@ -52,22 +50,9 @@ def check_serving(
     step = export_serving_step(model, plan, pod, load)
     served = ServedGraph.of(model, plan, load)
     planned = serve_step(model, plan, pod, load, served.arrays.shape)
-    compiled = compile_step(
+    return compared(
         StepCompilation(
             step=step, planned=planned, options=chosen, full=full, time_limit=time_limit
-        )
-    )
-    program = simulate(compiled)
-    return PlanCheck(
-        step=step,
-        compiled=compiled,
-        plan=planned,
-        program=program,
-        comparison=compare(
-            planned,
-            program,
-            dict(step.lines),
-            refused=bool(compiled.refusal),
-            names=StepNames.of_graph(planned, served.graph, served.layouts),
         ),
+        StepNames.of_graph(planned, served.graph, served.layouts),
     )
