@@ -30,12 +30,14 @@ SHOWN = (
     "experiments/**/*.toml",
     "experiments/diagnosis/*.yml",
     "experiments/own_calibration/*.csv",
+    "experiments/serving/measured.csv",
     "hardware_specs/*.toml",
     "tests/analytic/*.csv",
     "tests/measured/*.md",
     "tests/measured/**/*.toml",
     "tests/validation/*.md",
     "tests/validation/*.csv",
+    "tpusim/serving/engines/engines.toml",
 )
 """Patterns of the files that the site shows; links may lead to any of them."""
 
