@@ -24,6 +24,16 @@ class Activity(StrEnum):
     CHECKPOINT = "checkpoint"
     CHECKPOINT_WAIT = "wait for the writer"
     WRITE = "write beside the steps"
+    MEMORY_COPY = "copy in host memory"
+    EXCHANGE = "exchange of copies beside the steps"
+    LOST_STEPS = "steps done again"
+    DETECTION = "detection of a failure"
+    REPLACEMENT = "replacement of what failed"
+    RESTORE = "restore"
+    RESHARD = "resharding over fewer slices"
+    SCALE_UP = "resharding over more slices"
+    SLICES_DOWN = "steps with fewer slices"
+    DEGRADED = "steps on a degraded torus"
 
 
 class LoopTimes(NamedTuple):
@@ -38,6 +48,10 @@ class LoopTimes(NamedTuple):
     stop_ps: the part of a checkpoint during which no step runs.
     write_ps: the rest, beside the steps. The next checkpoint waits until it is over, and so does
         the end of the run.
+    copy_every: steps between copies in the hosts' memory, a divisor of `save_every`; 0 for none.
+        A checkpoint leaves such a copy too.
+    copy_ps: the part of such a copy during which no step runs.
+    exchange_ps: the rest, until another host has the copy as well.
     """
 
     before: tuple[tuple[Activity, int], ...]
@@ -48,6 +62,9 @@ class LoopTimes(NamedTuple):
     save_every: int = 0
     stop_ps: int = 0
     write_ps: int = 0
+    copy_every: int = 0
+    copy_ps: int = 0
+    exchange_ps: int = 0
 
 
 class ActivitySpan(NamedTuple):
@@ -78,12 +95,14 @@ class TrainingTimeline(NamedTuple):
     """What a run does, from 0 to its end without a gap.
 
     entries: spans one after another; those that repeat are there once.
-    writes: the writes of checkpoints beside the steps, alike.
+    writes: the writes of checkpoints, alike: beside the steps, or without length where none is.
+    copies: the exchanges of copies in the hosts' memory, alike.
     total_ps: the length of the run.
     """
 
     entries: tuple[TimedEntry, ...]
     writes: tuple[TimedEntry, ...]
+    copies: tuple[TimedEntry, ...]
     total_ps: int
 
     @property
@@ -94,7 +113,8 @@ class TrainingTimeline(NamedTuple):
     @property
     def writes_ps(self) -> tuple[tuple[int, int], ...]:
         """Start and end of each write of a checkpoint beside the steps."""
-        return tuple((span.start_ps, span.end_ps) for span in _flat(self.writes))
+        spans = ((span.start_ps, span.end_ps) for span in _flat(self.writes))
+        return tuple((start, end) for start, end in spans if end > start)
 
     @property
     def spent_ps(self) -> Mapping[Activity, int]:
@@ -132,19 +152,19 @@ def _spent(entries: tuple[TimedEntry, ...]) -> Counter[Activity]:
     return spent
 
 
-def run_training(times: LoopTimes) -> TrainingTimeline:
-    """Return the timeline of a training run."""
-    loop = _Loop(times)
+def run_training(times: LoopTimes, done: int = 0) -> TrainingTimeline:
+    """Return the timeline of a training run that has done some of its steps when it begins."""
+    loop = _Loop(times, done)
     loop.run()
-    return TrainingTimeline(tuple(loop.entries), tuple(loop.writes), loop.now)
+    entries, writes, copies = map(tuple, (loop.entries, loop.writes, loop.copies))
+    return TrainingTimeline(entries, writes, copies, loop.now)
 
 
 class _Moment(NamedTuple):
     """A state of a run, with the lengths of its lists, its time and its steps."""
 
     state: tuple[int, ...]
-    entries: int
-    writes: int
+    lengths: tuple[int, ...]
     now: int
     done: int
 
@@ -179,13 +199,16 @@ class _Watch:
 
 
 class _Loop:
-    """A run up to a time: only its writer goes on beside it, until `written`."""
+    """A run up to a time: its writer goes on beside it until `written`, copies until `copied`."""
 
-    def __init__(self, times: LoopTimes) -> None:
+    def __init__(self, times: LoopTimes, done: int) -> None:
         self.times = times
         self.entries: list[TimedEntry] = []
         self.writes: list[TimedEntry] = []
-        self.done = self.now = self.written = 0
+        self.copies: list[TimedEntry] = []
+        self.done = done
+        self.now = self.written = self.copied = 0
+        self.save_every = times.copy_every or times.save_every
         both = bool(times.evaluate_every and times.save_every)
         kinds = ((True, True), (True, False), (False, True)) if both else ((True, True),)
         self.watches = [_Watch(*kind) for kind in kinds]
@@ -202,7 +225,7 @@ class _Loop:
             if self.done == evaluation:
                 self._spend(Activity.EVALUATION, times.evaluation_ps)
             if self.done == save or (times.save_every and self.done == times.steps):
-                self._save()
+                self._keep()
             self._skip(evaluates=self.done == evaluation, saves=self.done == save)
         self._spend(Activity.CHECKPOINT_WAIT, max(0, self.written - self.now))
 
@@ -210,7 +233,7 @@ class _Loop:
         """Return the steps after which the next evaluation and the next checkpoint come."""
         times, never = self.times, self.times.steps + 1
         return _after(self.done, times.evaluate_every, never), _after(
-            self.done, times.save_every, never
+            self.done, self.save_every, never
         )
 
     def _spend(self, activity: Activity, length: int) -> None:
@@ -218,12 +241,20 @@ class _Loop:
             self.entries.append(ActivitySpan(activity, self.now, self.now + length, self.done))
             self.now += length
 
-    def _save(self) -> None:
-        self._spend(Activity.CHECKPOINT_WAIT, max(0, self.written - self.now))
-        self._spend(Activity.CHECKPOINT, self.times.stop_ps)
-        if self.times.write_ps:
-            self.written = self.now + self.times.write_ps
+    def _keep(self) -> None:
+        """Write a checkpoint, or, where one is not due, copy the state to the hosts' memory."""
+        times = self.times
+        if times.save_every and (not self.done % times.save_every or self.done == times.steps):
+            self._spend(Activity.CHECKPOINT_WAIT, max(0, self.written - self.now))
+            self._spend(Activity.CHECKPOINT, times.stop_ps)
+            self.written = self.now + times.write_ps
             self.writes.append(ActivitySpan(Activity.WRITE, self.now, self.written, self.done))
+        else:
+            self._spend(Activity.CHECKPOINT_WAIT, max(0, self.copied - self.now))
+            self._spend(Activity.MEMORY_COPY, times.copy_ps)
+        if times.copy_every:
+            self.copied = max(self.now, self.copied) + times.exchange_ps
+            self.copies.append(ActivitySpan(Activity.EXCHANGE, self.now, self.copied, self.done))
 
     def _skip(self, *, evaluates: bool, saves: bool) -> None:
         """Skip whole periods once the state after an event repeats, up to the next other event."""
@@ -243,9 +274,11 @@ class _Loop:
         state = []
         if watch.evaluates and times.evaluate_every:
             state.append(self.done % times.evaluate_every)
-        if watch.saves and times.save_every:
-            state += [self.done % times.save_every, max(0, self.written - self.now)]
-        return _Moment(tuple(state), len(self.entries), len(self.writes), self.now, self.done)
+        if watch.saves and self.save_every:
+            state += [self.done % max(times.save_every, self.save_every)]
+            state += [max(0, end - self.now) for end in (self.written, self.copied)]
+        lengths = tuple(len(each) for each in (self.entries, self.writes, self.copies))
+        return _Moment(tuple(state), lengths, self.now, self.done)
 
     def _repeat(self, before: _Moment, watch: _Watch) -> bool:
         """Book what came since a moment as often as it comes before the end or another event."""
@@ -256,12 +289,14 @@ class _Loop:
         more = (min(ends) - 1 - self.done) // steps
         if more <= 0:
             return False
-        for entries, start in ((self.entries, before.entries), (self.writes, before.writes)):
+        lists = (self.entries, self.writes, self.copies)
+        for entries, start in zip(lists, before.lengths, strict=True):
             if len(entries) > start:
                 entries[start:] = [RepeatedSpans(tuple(entries[start:]), more + 1, period, steps)]
         self.now += more * period
         self.done += more * steps
         self.written += more * period * watch.saves
+        self.copied += more * period * watch.saves
         return True
 
 

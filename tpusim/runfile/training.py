@@ -10,24 +10,32 @@ from tpusim.base.shown_value import shown
 if TYPE_CHECKING:
     from tpusim.training import TrainingRun
 
-TRAIN = "train"
+TRAIN, FAILURES = "train", "failures"
+
+_EXAMPLES = {TRAIN: "tokens = 1e12", FAILURES: "spares = 2"}
 
 
 def split_train(data: Mapping[str, Any]) -> "tuple[dict[str, Any], TrainingRun | None]":
     """Return the other tables of a file, and its training run if it has a section [train].
 
+    The failures of the run are a section of their own, [failures].
+
     Raise PlanError for a key that a training run does not have, and for what it refuses.
     """
-    others = {name: table for name, table in data.items() if name != TRAIN}
     if TRAIN not in data:
-        return others, None
+        return dict(data), None
+    from tpusim.failures import Failures
     from tpusim.training import Checkpoints, Evaluations, TrainingRun
+
+    others = {name: table for name, table in data.items() if name not in (TRAIN, FAILURES)}
 
     given = _known([TRAIN], data[TRAIN], TrainingRun)
     tables: Mapping[str, type] = {"evaluations": Evaluations, "checkpoints": Checkpoints}
     for name, kind in tables.items():
         if name in given:
             given[name] = kind(**_known([TRAIN, name], given[name], kind))
+    if FAILURES in data:
+        given[FAILURES] = Failures(**_known([FAILURES], data[FAILURES], Failures))
     return others, TrainingRun(**given)
 
 
@@ -35,7 +43,7 @@ def _known(path: list[str], table: Any, kind: type) -> dict[str, Any]:
     """Return the keys of a table. Raise PlanError if it is none, or lacks or adds a key."""
     where = ".".join(path)
     if not isinstance(table, dict):
-        example = "tokens = 1e12" if where == TRAIN else "every = 1000"
+        example = _EXAMPLES.get(where, "every = 1000")
         raise PlanError(f"{where} is {shown(table)}; write a section [{where}] with {example}")
     known = [field.name for field in fields(kind)]
     for key in table:

@@ -4,10 +4,12 @@ from tpusim.training.checkpoint import CheckpointCost as CheckpointCost
 from tpusim.training.checkpoint import checkpoint_cost as checkpoint_cost
 from tpusim.training.compile_time import compile_seconds as compile_seconds
 from tpusim.training.compile_time import program_size as program_size
+from tpusim.training.durations import duration as duration
+from tpusim.training.failure_advice import RunAdvice as RunAdvice
+from tpusim.training.failure_survey import FailureSurvey as FailureSurvey
 from tpusim.training.result import BUCKETS as BUCKETS
 from tpusim.training.result import Estimate as Estimate
 from tpusim.training.result import TrainingResult as TrainingResult
-from tpusim.training.result import duration as duration
 from tpusim.training.run import Checkpoints as Checkpoints
 from tpusim.training.run import Evaluations as Evaluations
 from tpusim.training.run import TrainingRun as TrainingRun

@@ -25,6 +25,10 @@ bytes a parameter), which one host holds, in 9.47 s on 8 v5p chips and in 9.1 s 
 (MLPerf Training v4.1 and v5.0). The range is assumed: a half to almost four times of it."""
 
 
+READ_SHARE = 117.2 / 173.0
+"""Time of reading a checkpoint over that of writing it: Orbax, 405B (arXiv:2605.23066)."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointCost:
     """What a checkpoint takes.
@@ -35,6 +39,7 @@ class CheckpointCost:
     copy_s: from the chips to their hosts' memory.
     write_s: from there to the storage.
     bound: what bounds the writing: `host`, `network` or `storage`.
+    exchange_s: from a host's memory to that of another, over DCN.
     """
 
     total_bytes: float
@@ -43,11 +48,17 @@ class CheckpointCost:
     copy_s: float
     write_s: float
     bound: str
+    exchange_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds until a checkpoint is written."""
         return self.copy_s + self.write_s
+
+    @property
+    def read_s(self) -> float:
+        """Seconds until a checkpoint is read, and in the chips."""
+        return self.copy_s + READ_SHARE * self.write_s
 
 
 def checkpoint_cost(
@@ -81,12 +92,13 @@ def checkpoint_cost(
     }
     bound = max(rates, key=lambda name: rates[name])
     copy_s = (held - away) / (chip.pcie_bandwidth / chip.devices)
+    exchange_s = held * per_host / (chip.dcn_bandwidth * chip.host_chips)
     if given.time_s is not None:
         return CheckpointCost(
             total, writers, host_bytes, min(copy_s, given.time_s),
-            max(given.time_s - copy_s, 0.0), "given",
+            max(given.time_s - copy_s, 0.0), "given", exchange_s,
         )  # fmt: skip
-    return CheckpointCost(total, writers, host_bytes, copy_s, rates[bound], bound)
+    return CheckpointCost(total, writers, host_bytes, copy_s, rates[bound], bound, exchange_s)
 
 
 def stop_and_write(cost: CheckpointCost, given: Checkpoints) -> tuple[float, float]:

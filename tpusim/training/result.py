@@ -10,9 +10,11 @@ from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.engine.training_loop import Activity, TrainingTimeline
 from tpusim.results import PICO, PlanResult, entry
 from tpusim.training.checkpoint import CheckpointCost
+from tpusim.training.durations import HOUR_S, duration
+from tpusim.training.failure_survey import FailureSurvey
 from tpusim.training.run import TrainingRun
 
-DAY_S, HOUR_S, JOULES_A_KWH = 86400.0, 3600.0, 3.6e6
+JOULES_A_KWH = 3.6e6
 
 GOODPUT = "GOODPUT"
 BUCKETS: Mapping[str, tuple[Activity, ...]] = {
@@ -21,13 +23,29 @@ BUCKETS: Mapping[str, tuple[Activity, ...]] = {
     "TRAINING_PREP": (Activity.PREPARATION,),
     "PROGRAM_STARTUP": (Activity.COMPILATION, Activity.WARM_UP),
     "DATA_LOADING_SYNC": (),
-    "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME": (Activity.CHECKPOINT, Activity.CHECKPOINT_WAIT),
+    "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME": (
+        Activity.CHECKPOINT,
+        Activity.CHECKPOINT_WAIT,
+        Activity.MEMORY_COPY,
+    ),
     "CUSTOM_BADPUT_EVENTS": (Activity.EVALUATION,),
 }
 """The activities of each bucket, which has its name of ml-goodput-measurement (`BadputType` of
 AI-Hypercomputer/ml-goodput-measurement, v0.2). The library, too, books the excess of the first
 steps as start-up, and MaxText evaluations as events of its own. Waits for input are a part of the
 steps."""
+
+FAILURE_BUCKETS: Mapping[str, tuple[Activity, ...]] = {
+    "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME": (Activity.RESTORE,),
+    "WASTED_PROGRESS_FROM_DISRUPTION": (Activity.LOST_STEPS,),
+    "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION": (Activity.DETECTION, Activity.REPLACEMENT),
+    "ELASTIC_REINITIALIZATION": (Activity.RESHARD,),
+    "ELASTIC_SCALE_UP": (Activity.SCALE_UP,),
+    "ELASTIC_SLICE_DOWN": (Activity.SLICES_DOWN,),
+    "OTHER": (Activity.DEGRADED,),
+}
+"""Buckets of a run with failures (ibid.). OTHER is what steps take longer on a broken torus, and
+ELASTIC_SLICE_DOWN what they take longer with fewer slices."""
 
 PUE = 1.10
 """Power of the data centre over that of its machines, of Google's (arXiv:2304.01433)."""
@@ -57,10 +75,13 @@ class TrainingResult(ShortRepr):
     run: what was asked for.
     steps: steps until all is read.
     step_time_s: seconds of a step; the simulated ones, unless the run gives its own.
-    timeline: of the run as predicted.
+    timeline: of the run as predicted, without failures.
     buckets: wall seconds by bucket of ml-goodput-measurement, which sum to those of the run.
-    wall_s: seconds of the run, the sum of the buckets.
+    wall_s: seconds of the run, the sum of the buckets. With failures it is the mean of the random
+        runs; the range is from the tenth percentile of runs whose parts are at their shortest to
+        the ninetieth of those at their longest.
     checkpoint: what a checkpoint takes; None without.
+    failures: the random runs; None without failures.
     notes: what was assumed.
     """
 
@@ -72,6 +93,7 @@ class TrainingResult(ShortRepr):
     buckets: Mapping[str, Estimate]
     wall_s: Estimate
     checkpoint: CheckpointCost | None
+    failures: FailureSurvey | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -89,14 +111,18 @@ class TrainingResult(ShortRepr):
 
     @property
     def chip_hours(self) -> Estimate:
-        """Hours times chips."""
-        return self.wall_s.times(self.step.pod.chips / HOUR_S)
+        """Hours times chips, those of spares included."""
+        return self.wall_s.times(self.step.pod.chips * self._paid / HOUR_S)
+
+    @property
+    def _paid(self) -> float:
+        return self.run.paid_share(self.step.pod)
 
     @property
     def cost_usd(self) -> Estimate | None:
         """Dollars; the range is that of the wall time. None where the chip has no price."""
         dollars = self.step.pod.usd_per_second(self.run.price)
-        return None if dollars is None else self.wall_s.times(dollars)
+        return None if dollars is None else self.wall_s.times(dollars * self._paid)
 
     @property
     def energy_j(self) -> Estimate | None:
@@ -137,6 +163,7 @@ class TrainingResult(ShortRepr):
             "energy_j": _fact(self.energy_j),
             "co2_kg": _fact(self.co2_kg),
             "checkpoint": None if self.checkpoint is None else self._checkpoint_facts(),
+            **({} if self.failures is None else {"failures": self.failures.facts()}),
             "notes": list(self.notes),
         }
 
@@ -166,6 +193,9 @@ class TrainingResult(ShortRepr):
         yield ""
         yield from fixed_table(list(self._bucket_rows()), (38, 12, 8))
         yield ""
+        if self.failures is not None:
+            for name, text in self.failures.lines():
+                yield from entry(name, text)
         if self.checkpoint is not None:
             yield from entry("checkpoint", self._checkpoint())
         yield from entry("chip-hours", _numbers(self.chip_hours, "{:,.0f}"))
@@ -200,18 +230,6 @@ class TrainingResult(ShortRepr):
             chip = self.step.pod.chip.name
             return f"unknown: {chip} has no published {missing}; write chip.replace({missing}=...)"
         return f"{_numbers(found, '{:,.0f}')} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people: in days, hours, minutes or seconds.
-
-    >>> duration(7776000), duration(5400), duration(90), duration(12.5)
-    ('90 d', '1.5 h', '1.5 min', '12.5 s')
-    """
-    for unit, length in (("d", DAY_S), ("h", HOUR_S), ("min", 60.0)):
-        if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return format_seconds(seconds)
 
 
 def _spoken(found: Estimate) -> str:

@@ -10,7 +10,16 @@ from tpusim.base.errors import PlanError
 from tpusim.base.html_text import html_fields
 from tpusim.base.shown_value import shown
 from tpusim.base.units import parse
-from tpusim.base.value_checks import MOST_COUNT, check_positive, check_word, is_number, seconds
+from tpusim.base.value_checks import (
+    MOST_COUNT,
+    check_flag,
+    check_positive,
+    check_word,
+    is_number,
+    seconds,
+)
+from tpusim.failures import Failures, unit_chips
+from tpusim.hardware import Slice
 from tpusim.plan import Plan
 
 MOST_AMOUNT = 1_000_000
@@ -60,6 +69,9 @@ class Checkpoints:
     capacity: size of the storage, such as `"1 PB"`; not checked if left out.
     kept: checkpoints that are kept.
     time_s: seconds until one is written, in place of bytes over bandwidth.
+    memory_every: steps between copies that stay in the hosts' memory, a divisor of `every`; None
+        for none.
+    peers: another host has each of those copies too, so that they outlive a host.
     """
 
     every: int
@@ -69,9 +81,19 @@ class Checkpoints:
     capacity: str | float | None = None
     kept: int = 1
     time_s: float | None = None
+    memory_every: int | None = None
+    peers: bool = True
 
     def __post_init__(self) -> None:
         check_positive("train.checkpoints.every", self.every)
+        check_flag("train.checkpoints.peers", self.peers)
+        if self.memory_every is not None:
+            check_positive("train.checkpoints.memory_every", self.memory_every)
+            if self.every % self.memory_every:
+                raise PlanError(
+                    f"train.checkpoints.memory_every is {self.memory_every}, which does not divide "
+                    f"every, {self.every}; write a divisor of it"
+                )
         check_positive("train.checkpoints.kept", self.kept)
         check_word("train.checkpoints.mode", self.mode, MODES)
         for name, unit in (("storage", "B/s"), ("host", "B/s"), ("capacity", "B")):
@@ -93,6 +115,7 @@ class TrainingRun:
     warm_up_s: seconds by which the first steps take longer than the others.
     evaluations: evaluations; None for none.
     checkpoints: checkpoints; None for none.
+    failures: failures; None for a run in which nothing breaks.
     price: USD an hour of a chip, in place of the list price on demand.
     grid: grams of CO2 equivalent per kWh of the data centre.
     """
@@ -107,6 +130,7 @@ class TrainingRun:
     warm_up_s: float | None = None
     evaluations: Evaluations | None = None
     checkpoints: Checkpoints | None = None
+    failures: Failures | None = None
     price: float | None = None
     grid: float | None = None
 
@@ -136,6 +160,7 @@ class TrainingRun:
             raise PlanError("train.step_time_s is 0; write seconds above 0, or leave it out")
         for name, kind in (("evaluations", Evaluations), ("checkpoints", Checkpoints)):
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
+        object.__setattr__(self, "failures", _failures(self.failures))
 
     def _repr_html_(self) -> str:
         """Return what is given, for a notebook."""
@@ -144,6 +169,13 @@ class TrainingRun:
     def steps_of(self, plan: Plan) -> int:
         """Return the steps until all is read, the last one whole."""
         return steps_of(self, plan.global_batch, plan.seq_len)
+
+    def paid_share(self, pod: Slice) -> float:
+        """Return the chips that are paid for, spares included, over those that train."""
+        asked = self.failures
+        if asked is None or asked.displaces or not asked.spares:
+            return 1.0
+        return 1 + asked.spares * unit_chips(pod) / pod.chips
 
 
 def steps_of(run: TrainingRun, global_batch: int, seq_len: int) -> int:
@@ -179,6 +211,15 @@ def _amount(name: str, value: Any) -> float:
     if not is_number(value) or not 0 <= value <= MOST_AMOUNT:
         raise PlanError(f"{where} is {shown(value)}; write a number from 0 to {MOST_AMOUNT:,}")
     return float(value)
+
+
+def _failures(value: Any) -> Failures | None:
+    """Return failures, of themselves or of their table. Raise PlanError for anything else."""
+    if value is None or isinstance(value, Failures):
+        return value
+    if isinstance(value, Mapping):
+        return Failures(**value)
+    raise PlanError(f"failures is {shown(value)}; write a section [failures], such as spares = 2")
 
 
 def _part(name: str, value: Any, kind: type) -> Any:

@@ -1,31 +1,34 @@
 """The front door of training runs: a step is simulated, and then the run around it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import shown
 from tpusim.costs import INPUT
-from tpusim.engine.clock import picoseconds
-from tpusim.engine.training_loop import Activity, LoopTimes, TrainingTimeline, run_training
+from tpusim.engine.training_loop import Activity, TrainingTimeline, run_training
+from tpusim.failures import Failures
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import Input, Plan
 from tpusim.results import EXPOSED, PICO, PlanResult
 from tpusim.simulation import simulate
 from tpusim.simulation.arguments import check_arguments
-from tpusim.training.checkpoint import (
-    HOST_WRITE,
-    HOST_WRITE_RANGE,
-    CheckpointCost,
-    checkpoint_cost,
-    stop_and_write,
-)
+from tpusim.training.checkpoint import HOST_WRITE, HOST_WRITE_RANGE
 from tpusim.training.compile_time import SPREAD, compile_seconds
+from tpusim.training.failure_notes import failure_notes
+from tpusim.training.failure_setup import broken_slowdown, failure_setup
+from tpusim.training.failure_survey import survey
+from tpusim.training.parts import (
+    INITIALIZATION_RANGE,
+    INITIALIZATION_S,
+    Parts,
+    loop_times,
+    run_parts,
+)
 from tpusim.training.result import (
     BUCKETS,
+    FAILURE_BUCKETS,
     GOODPUT,
     GRID,
     GRID_RANGE,
@@ -35,15 +38,10 @@ from tpusim.training.result import (
 )
 from tpusim.training.run import TrainingRun
 
-INITIALIZATION_S, INITIALIZATION_RANGE = 60.0, (20.0, 400.0)
-"""Seconds until the devices are there. Assumed, between what logs have with compilation, 58 s
-(512 v5p chips) and 398 s (8 v5p chips; MLPerf Training v4.1), and MLPerf v0.7's 100 to 672 s."""
-
-WARM_UP_S, WARM_UP_RANGE = 0.6, (0.0, 6.0)
-"""Seconds by which the first block of steps is longer than the others: the median and the ends of
-six logs of MLPerf Training v0.7 (BERT 3.1, 0.05, 0.5; ResNet-50 0.6; SSD 0.8; GNMT 6.0)."""
-
 DATA_LOADING = "DATA_LOADING_SYNC"
+
+END_RUNS = 100
+"""Random runs at either end of the range, at most."""
 
 MOST_EVENTS = 1_000_000
 """Evaluations, and checkpoints, that a run may have: those that do not repeat take 10 us each."""
@@ -69,11 +67,13 @@ def train(
 def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
     """Return the training run around a simulated step; otherwise as `train`."""
     _check_run(run)
-    parts = _parts(step, run)
+    parts = run_parts(step, run)
     steps = run.steps_of(step.plan)
     _check_events(run, steps)
-    timelines = [run_training(_times(each, run, steps)) for each in parts]
-    spent = [_buckets(timeline, step) for timeline in timelines]
+    timelines = [run_training(loop_times(each, run, steps)) for each in parts]
+    if run.failures is not None:
+        return _with_failures(step, run, run.failures, parts, timelines[0])
+    spent = [_buckets(timeline.spent_ps, step) for timeline in timelines]
     buckets = {name: Estimate(*(each[name] for each in spent)) for name in BUCKETS}
     return TrainingResult(
         step=step,
@@ -88,6 +88,47 @@ def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
     )
 
 
+def _with_failures(
+    step: PlanResult,
+    run: TrainingRun,
+    asked: Failures,
+    parts: Sequence[Parts],
+    timeline: TrainingTimeline,
+) -> TrainingResult:
+    """Return a run with failures: the mean of random runs, with those of its range beside them."""
+    steps, slowdown = run.steps_of(step.plan), broken_slowdown(step)
+    setups = [failure_setup(step.pod, run, each, steps, slowdown) for each in parts]
+    fewer = min(asked.runs, END_RUNS)
+    found, low, high = (
+        survey(setup, asked, runs) for setup, runs in zip(setups, (None, fewer, fewer), strict=True)
+    )
+    spent = [
+        _buckets({name: each / PICO for name, each in one.spent_s.items()}, step)
+        for one in (found, low, high)
+    ]
+    names = (*BUCKETS, *FAILURE_BUCKETS)
+    buckets = {name: _estimate(each[name] for each in spent) for name in names}
+    ends = low.quantiles_s()[0.1], high.quantiles_s()[0.9]
+    return TrainingResult(
+        step=step,
+        run=run,
+        steps=steps,
+        step_time_s=parts[0].step_s,
+        timeline=timeline,
+        buckets=buckets,
+        wall_s=Estimate(found.mean_s, *ends),
+        checkpoint=parts[0].checkpoint,
+        failures=found,
+        notes=tuple(_notes(step, run)),
+    )
+
+
+def _estimate(values: Iterable[float]) -> Estimate:
+    """Return a value with the ends of its range, which a mean of other random runs may exceed."""
+    value, *ends = values
+    return Estimate(value, min(value, *ends), max(value, *ends))
+
+
 def _check_run(run: object) -> None:
     if not isinstance(run, TrainingRun):
         raise PlanError(
@@ -99,8 +140,8 @@ def wall_seconds(step: PlanResult, run: TrainingRun) -> float:
     """Return the predicted seconds of the training run around a step, without their range."""
     steps = run.steps_of(step.plan)
     _check_events(run, steps)
-    predicted, _, _ = _parts(step, run)
-    return run_training(_times(predicted, run, steps)).total_ps * PICO
+    predicted, _, _ = run_parts(step, run)
+    return run_training(loop_times(predicted, run, steps)).total_ps * PICO
 
 
 def _check_events(run: TrainingRun, steps: int) -> None:
@@ -113,92 +154,11 @@ def _check_events(run: TrainingRun, steps: int) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The seconds of each part of a run."""
-
-    initialization_s: float
-    compile_s: float
-    warm_up_s: float
-    step_s: float
-    evaluation_s: float
-    checkpoint: CheckpointCost | None
-
-
-def _parts(step: PlanResult, run: TrainingRun) -> tuple[_Parts, _Parts, _Parts]:
-    """Return the parts of a run as predicted, at their shortest, and at their longest."""
-    compiled = compile_seconds(step) if run.compile_s is None else run.compile_s
-    spread = SPREAD if run.compile_s is None else (1.0, 1.0)
-    start = _chosen(run.initialization_s, INITIALIZATION_S, INITIALIZATION_RANGE)
-    warm = _chosen(run.warm_up_s, WARM_UP_S, WARM_UP_RANGE)
-    predicted = step.step_time_s if run.step_time_s is None else run.step_time_s
-    ends = None if run.step_time_s is not None else step.error_range
-    steps = (1.0, 1.0) if ends is None else (ends.low, ends.high)
-    saves = run.checkpoints
-
-    def made(end: int) -> _Parts:
-        factor = (1.0, *steps)[end]
-        host = (HOST_WRITE, HOST_WRITE_RANGE[1], HOST_WRITE_RANGE[0])[end]
-        return _Parts(
-            initialization_s=start[end],
-            compile_s=compiled * (1.0, *spread)[end],
-            warm_up_s=warm[end],
-            step_s=predicted * factor,
-            evaluation_s=_evaluation_s(step, run, predicted * factor),
-            checkpoint=None if saves is None else checkpoint_cost(step, saves, host),
-        )
-
-    return made(0), made(1), made(2)
-
-
-def _chosen(
-    given: float | None, value: float, ends: tuple[float, float]
-) -> tuple[float, float, float]:
-    """Return a part's seconds, its shortest and its longest; what is given has no range."""
-    return (value, *ends) if given is None else (given, given, given)
-
-
-def _evaluation_s(step: PlanResult, run: TrainingRun, step_s: float) -> float:
-    """Return the seconds of an evaluation: the step's forward pass, as often as examples ask."""
-    asked = run.evaluations
-    if asked is None:
-        return 0.0
-    if asked.examples is None:
-        assert asked.time_s is not None
-        return asked.time_s
-    forward = step.phases_s["forward"] / step.step_time_s * step_s
-    return ceil(asked.examples / step.plan.global_batch) * forward
-
-
-def _times(parts: _Parts, run: TrainingRun, steps: int) -> LoopTimes:
-    saves, evaluations = run.checkpoints, run.evaluations
-    stop, write = (0.0, 0.0)
-    if saves is not None and parts.checkpoint is not None:
-        stop, write = stop_and_write(parts.checkpoint, saves)
-    before = (
-        (Activity.INITIALIZATION, parts.initialization_s),
-        (Activity.PREPARATION, run.preparation_s),
-        (Activity.COMPILATION, parts.compile_s),
-        (Activity.WARM_UP, parts.warm_up_s),
-    )
-    return LoopTimes(
-        before=tuple((activity, picoseconds(length)) for activity, length in before),
-        steps=steps,
-        step_ps=picoseconds(parts.step_s),
-        evaluate_every=0 if evaluations is None else evaluations.every,
-        evaluation_ps=picoseconds(parts.evaluation_s),
-        save_every=0 if saves is None else saves.every,
-        stop_ps=picoseconds(stop),
-        write_ps=picoseconds(write),
-    )
-
-
-def _buckets(timeline: TrainingTimeline, step: PlanResult) -> dict[str, float]:
+def _buckets(spent: Mapping[Activity, float], step: PlanResult) -> dict[str, float]:
     """Return the wall seconds by bucket; waits for input are taken from those of the steps."""
-    spent = timeline.spent_ps
     found = {
         name: sum(spent.get(activity, 0) for activity in activities) * PICO
-        for name, activities in BUCKETS.items()
+        for name, activities in (*BUCKETS.items(), *FAILURE_BUCKETS.items())
     }
     waits = step.breakdown_s.get(f"{EXPOSED}{INPUT}", 0.0) / step.step_time_s
     found[DATA_LOADING] = found[GOODPUT] * waits
@@ -240,7 +200,10 @@ def _notes(step: PlanResult, run: TrainingRun) -> list[str]:
         "PROGRAM_STARTUP is compilation and the excess of the first steps"
         + ", CUSTOM_BADPUT_EVENTS the evaluations" * (run.evaluations is not None)
     )
-    notes.append("no failure, restart or wait for a slice is simulated")
+    if run.failures is None:
+        notes.append("no failure, restart or wait for a slice is simulated")
+    else:
+        notes += failure_notes(step.pod, run)
     return notes
 
 

@@ -7,7 +7,8 @@ from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, MUTED, Style
 from tpusim.results import PICO
 from tpusim.training import TrainingResult, duration
-from tpusim.training.result import DAY_S, GOODPUT, HOUR_S
+from tpusim.training.durations import DAY_S, HOUR_S
+from tpusim.training.result import GOODPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

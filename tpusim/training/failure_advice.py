@@ -1,0 +1,211 @@
+"""Advice on a run with failures: single changes of it, each simulated, by what they save."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tpusim.base.errors import PlanError
+from tpusim.base.short_repr import ShortRepr
+from tpusim.base.text_table import fixed_table
+from tpusim.results import PlanResult
+from tpusim.training.checkpoint import checkpoint_cost
+from tpusim.training.durations import duration
+from tpusim.training.expected_run import units_away
+from tpusim.training.failure_setup import Slowdown, failure_setup
+from tpusim.training.failure_survey import FailureSurvey, survey
+from tpusim.training.parts import run_parts
+from tpusim.training.result import TrainingResult
+from tpusim.training.run import BLOCKING, TrainingRun
+from tpusim.training.save_interval import SaveInterval, best_save_interval
+
+TRIAL_RUNS = 200
+"""Random runs of each change, at most; all meet the same failures."""
+
+LEAST_WAIT = 0.001
+"""Share of time without a needed spare, from which more of them gain nothing."""
+
+LEAST_GAIN = 5e-4
+"""Share of the wall time below which a change is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """A change of a run with failures.
+
+    settings: keys of the run file and their values.
+    survey: the random runs with it.
+    cost_usd: mean USD of a run; None where the chip has no price.
+    """
+
+    settings: Mapping[str, Any]
+    survey: FailureSurvey
+    cost_usd: float | None
+
+    @property
+    def title(self) -> str:
+        """The settings as they are written."""
+        return ", ".join(f"{key} = {_written(value)}" for key, value in self.settings.items())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunAdvice(ShortRepr):
+    """Changes of a run with failures, the shortest wall time first. Prints as a table.
+
+    base: the run as it is.
+    changes: single changes that shorten it.
+    interval: its best interval of checkpoints; None without checkpoints.
+    """
+
+    base: RunChange
+    changes: tuple[RunChange, ...]
+    interval: SaveInterval | None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.interval is not None:
+            yield f"checkpoints {self.interval}"
+            yield ""
+        rows = [("  change", "wall time", "shorter", "USD")]
+        base = self.base.survey.mean_s
+        for each in (self.base, *self.changes):
+            gain = 1 - each.survey.mean_s / base
+            cost = "-" if each.cost_usd is None else f"{each.cost_usd:,.0f}"
+            name = each.title or "as given"
+            rows.append((f"  {name}", duration(each.survey.mean_s), f"{gain:.1%}", cost))
+        yield from fixed_table(rows, (max(len(row[0]) for row in rows) + 2, 12, 9))
+        if not self.changes:
+            yield "no single change that was tried shortens the run"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the advice as plain data, in SI units."""
+        return {
+            "interval": None if self.interval is None else self.interval.facts(),
+            "changes": [
+                {
+                    "settings": dict(each.settings),
+                    "mean_s": each.survey.mean_s,
+                    "cost_usd": each.cost_usd,
+                }
+                for each in (self.base, *self.changes)
+            ],
+        }
+
+
+def failure_advice(result: TrainingResult, slowdown: Slowdown) -> RunAdvice:
+    """Return changes of a run with failures that shorten it, each simulated.
+
+    Tried are spares, the interval of checkpoints, copies in the hosts' memory and on their peers,
+    asynchronous checkpoints, a compilation cache, and going on with fewer slices.
+
+    Raise PlanError for a run without failures.
+    """
+    step, run = result.step, result.run
+    if run.failures is None:
+        raise PlanError("there are no failures to advise on; write a section [failures]")
+    interval = None if run.checkpoints is None else best_save_interval(step, run, slowdown)
+    base = _tried(step, run, {}, slowdown)
+    assert base is not None
+    tried = [
+        _tried(step, run, settings, slowdown)
+        for settings in _settings(step, run, interval, slowdown)
+    ]
+    least = base.survey.mean_s * (1 - LEAST_GAIN)
+    better = [each for each in tried if each is not None and each.survey.mean_s < least]
+    return RunAdvice(base, tuple(sorted(better, key=lambda each: each.survey.mean_s)), interval)
+
+
+def changed_run(run: TrainingRun, settings: Mapping[str, Any]) -> TrainingRun:
+    """Return a run with other settings, by their keys in a run file."""
+    for name in ("failures", "train.checkpoints"):
+        field = name.rpartition(".")[2]
+        keys = {key.rpartition(".")[2]: value for key, value in settings.items() if name in key}
+        if keys:
+            run = replace(run, **{field: replace(getattr(run, field), **keys)})
+    return run
+
+
+def _tried(
+    step: PlanResult, run: TrainingRun, settings: Mapping[str, Any], slowdown: Slowdown
+) -> RunChange | None:
+    """Return a change, simulated; None where the run does not allow it."""
+    try:
+        changed = changed_run(run, settings)
+        assert changed.failures is not None
+        parts, steps = run_parts(step, changed)[0], changed.steps_of(step.plan)
+        setup = failure_setup(step.pod, changed, parts, steps, slowdown)
+        found = survey(setup, changed.failures, min(changed.failures.runs, TRIAL_RUNS))
+    except PlanError:
+        if not settings:
+            raise
+        return None
+    dollars = step.pod.usd_per_second(run.price)
+    cost = None if dollars is None else dollars * changed.paid_share(step.pod) * found.mean_s
+    return RunChange(settings, found, cost)
+
+
+def _settings(
+    step: PlanResult, run: TrainingRun, interval: SaveInterval | None, slowdown: Slowdown
+) -> Iterator[Mapping[str, Any]]:
+    """Yield changes of a run that may shorten it."""
+    asked, saves = run.failures, run.checkpoints
+    assert asked is not None
+    if interval is not None:
+        settings: dict[str, Any] = {"train.checkpoints.every": interval.every}
+        if interval.memory_every is not None:
+            settings["train.checkpoints.memory_every"] = interval.memory_every
+        yield settings
+    if saves is not None and interval is not None:
+        if saves.memory_every is None:
+            yield from _copies(step, run, interval)
+        elif not saves.peers:
+            yield {"train.checkpoints.peers": True}
+        if saves.mode == BLOCKING:
+            yield {"train.checkpoints.mode": "asynchronous"}
+    if asked.spares is not None and not asked.displaces:
+        yield from _spares(step, run, slowdown)
+        yield {"failures.displaces": True}
+    if not asked.elastic and step.pod.num_slices > 1:
+        yield {"failures.elastic": True}
+    if asked.compile_s:
+        yield {"failures.compile_s": 0.0}
+
+
+def _copies(
+    step: PlanResult, run: TrainingRun, interval: SaveInterval
+) -> Iterator[Mapping[str, Any]]:
+    """Yield copies in the hosts' memory as often as they pay, between the best checkpoints."""
+    saves = run.checkpoints
+    assert saves is not None
+    cost, step_s = checkpoint_cost(step, saves), run_parts(step, run)[0].step_s
+    for share in (5, 20):
+        copies = max(1, interval.every // share, round(cost.exchange_s / step_s))
+        yield {
+            "train.checkpoints.every": copies * share,
+            "train.checkpoints.memory_every": copies,
+        }
+
+
+def _spares(step: PlanResult, run: TrainingRun, slowdown: Slowdown) -> Iterator[Mapping[str, Any]]:
+    """Yield one spare more, and as many as leave no wait."""
+    asked = run.failures
+    assert asked is not None
+    assert asked.spares is not None
+    yield {"failures.spares": asked.spares + 1}
+    parts, steps = run_parts(step, run)[0], run.steps_of(step.plan)
+    enough = replace(run, failures=replace(asked, spares=None))
+    away = units_away(failure_setup(step.pod, enough, parts, steps, slowdown))
+    needed = next(
+        number
+        for number in away
+        if sum(share for more, share in away.items() if more > number) < LEAST_WAIT
+    )
+    if needed > asked.spares + 1:
+        yield {"failures.spares": needed}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value:,}".replace(",", "_")

@@ -1,0 +1,147 @@
+"""A training run with failures as the engine takes it: their kinds, and the recovery from each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from tpusim.base.errors import PlanError
+from tpusim.engine.clock import picoseconds
+from tpusim.engine.interrupted_run import FailureKind, Loss, Phase, Recovery
+from tpusim.engine.training_loop import Activity, LoopTimes
+from tpusim.failures import Cause, Failures, failures_per_second, made_of_cubes, units_of
+from tpusim.hardware import Slice
+from tpusim.results import PICO, PlanResult
+from tpusim.simulation import simulate
+from tpusim.training.checkpoint import CheckpointCost
+from tpusim.training.parts import Parts, loop_times
+from tpusim.training.run import TrainingRun
+
+FAULTS = {"cable": "link", "switch": "switch"}
+"""The fault of a torus by the unit that fails."""
+
+Slowdown = Callable[[str], float]
+"""Time of a step over that on a healthy torus, with one unit of a kind broken: cable or switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSetup:
+    """A training run with failures.
+
+    times: of the run without failures.
+    kinds: the kinds of failure that it may meet.
+    recovery: what follows one.
+    causes: the cause of each kind, by name.
+    units: units of the machine, by the name that causes give them.
+    """
+
+    times: LoopTimes
+    kinds: tuple[FailureKind, ...]
+    recovery: Recovery
+    causes: Mapping[str, Cause]
+    units: Mapping[str, int]
+
+    @property
+    def mttf_s(self) -> float | None:
+        """Mean seconds between failures of the run; None if it meets none."""
+        rate = sum(1 / kind.between_ps for kind in self.kinds)
+        return PICO / rate if rate else None
+
+
+def failure_setup(
+    pod: Slice, run: TrainingRun, parts: Parts, steps: int, slowdown: Slowdown
+) -> FailureSetup:
+    """Return a run of so many steps as the engine takes it, with the failures of `run`.
+
+    Raise PlanError for an elastic run of one slice.
+    """
+    asked = run.failures
+    assert asked is not None
+    if asked.elastic and pod.num_slices == 1:
+        raise PlanError(
+            f"failures.elastic is true, and {pod} is one slice, without which nothing is left; "
+            "write several slices, or elastic = false"
+        )
+    units, times = units_of(pod), loop_times(parts, run, steps)
+    causes = {
+        name: cause
+        for name, cause in asked.all_causes.items()
+        if failures_per_second(cause, units) > 0
+    }
+    kinds = tuple(_kind(cause, units, pod, asked, times, slowdown) for cause in causes.values())
+    return FailureSetup(times, kinds, _recovery(pod, run, asked, parts), causes, units)
+
+
+def _kind(
+    cause: Cause,
+    units: Mapping[str, int],
+    pod: Slice,
+    asked: Failures,
+    times: LoopTimes,
+    slowdown: Slowdown,
+) -> FailureKind:
+    loss = Loss(cause.loses)
+    routed = loss is Loss.LINK and asked.routed and made_of_cubes(pod)
+    replaced = routed and cause.unit == "cable"
+    never_short = replaced and asked.spares is None and not asked.elastic
+    excess = 0
+    if routed and not never_short:
+        factor = asked.slowdown or slowdown(cause.unit)
+        excess = round(times.step_ps * max(0.0, factor - 1))
+    return FailureKind(
+        name=cause.name,
+        between_ps=1 / (failures_per_second(cause, units) * PICO),
+        shape=cause.shape,
+        loss=Loss.UNIT if loss is Loss.LINK and not routed else loss,
+        detection_ps=picoseconds(cause.detection_s),
+        hang_share=cause.hang_share,
+        hang_ps=picoseconds(cause.hang_s),
+        repair_ps=cause.repair_s / PICO,
+        notice_ps=picoseconds(cause.notice_s),
+        excess_ps=excess,
+        replaced=replaced,
+    )
+
+
+def _recovery(pod: Slice, run: TrainingRun, asked: Failures, parts: Parts) -> Recovery:
+    saves, cost = run.checkpoints, parts.checkpoint
+    restart_s = parts.initialization_s if asked.restart_s is None else asked.restart_s
+    restart: tuple[Phase, ...] = (
+        (Activity.INITIALIZATION, picoseconds(restart_s)),
+        (Activity.COMPILATION, picoseconds(asked.compile_s)),
+        (Activity.WARM_UP, picoseconds(parts.warm_up_s)),
+    )
+    reshard = ((Activity.RESHARD, picoseconds(asked.reshard_s)),) if asked.elastic else None
+    in_memory = saves is not None and saves.memory_every is not None and cost is not None
+    recall_s = cost.copy_s if in_memory and cost is not None else 0.0
+    peers = in_memory and saves is not None and saves.peers and cost is not None
+    return Recovery(
+        restart=restart,
+        reshard=reshard,
+        replace_ps=picoseconds(asked.replace_s),
+        restore_ps=picoseconds(restore_seconds(asked, cost)),
+        recall_ps=picoseconds(recall_s),
+        peer_ps=picoseconds(recall_s + cost.exchange_s) if peers and cost is not None else None,
+        spares=asked.spares,
+        displaces=asked.displaces,
+        slices=pod.num_slices if asked.elastic else 1,
+    )
+
+
+def restore_seconds(asked: Failures, cost: CheckpointCost | None) -> float:
+    """Return the seconds until a checkpoint of the storage is in the chips again."""
+    if asked.restore_s is not None:
+        return asked.restore_s
+    return 0.0 if cost is None else cost.read_s
+
+
+def broken_slowdown(step: PlanResult) -> Slowdown:
+    """Return the slowdown of a step by a broken cable or switch, as simulated when it is asked."""
+
+    @cache
+    def slowdown(unit: str) -> float:
+        from tpusim.hardware import degraded
+
+        broken = simulate(step.model, step.plan, degraded(step.pod, FAULTS[unit]))
+        return broken.step_time_s / step.step_time_s
+
+    return slowdown

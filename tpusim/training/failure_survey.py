@@ -1,0 +1,262 @@
+"""A training run with failures: many random runs, and what they have in common."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.errors import PlanError
+from tpusim.base.short_repr import ShortRepr
+from tpusim.engine.interrupted_run import Draws, Loops, Outcome, run_interrupted
+from tpusim.engine.training_loop import Activity
+from tpusim.failures import Failures
+from tpusim.results import PICO
+from tpusim.training.durations import duration
+from tpusim.training.expected_run import expected_seconds, restart_seconds
+from tpusim.training.failure_setup import FailureSetup
+
+QUANTILES = (0.1, 0.5, 0.9, 0.99)
+
+MOST_FAILURES = 20_000_000
+"""Failures of all random runs together: each takes 50 us."""
+
+NO_PROGRESS = 100.0
+"""Wall time over useful time from which a run is said not to progress."""
+
+BATCH = 64
+"""Random numbers that are drawn at a time."""
+
+
+class CauseShare(NamedTuple):
+    """What a cause does to a run, in the mean.
+
+    name: of the cause.
+    unit: what fails.
+    units: units of the machine that may fail by it.
+    failures: failures per run.
+    lost_s: wall seconds that they cost per run: steps done again, detection, replacement, restart.
+    """
+
+    name: str
+    unit: str
+    units: int
+    failures: float
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FailureSurvey(ShortRepr):
+    """What random runs have in common.
+
+    asked: the failures of the run.
+    mttf_s: mean seconds between failures of the run; None if it meets none.
+    restart_s: mean seconds from a failure to the next step.
+    expected_s: wall seconds in closed form.
+    wall_s: wall seconds of each run, in order of their numbers.
+    spent_s: mean seconds of each activity.
+    causes: what each cause does, the costliest first.
+    lost_steps: steps done again, per run.
+    away: units away at once in each run, at most.
+    displaced: smaller jobs that lost a unit, per run.
+    life: the run of median length, span by span.
+    """
+
+    asked: Failures
+    mttf_s: float | None
+    restart_s: float
+    expected_s: float
+    wall_s: NDArray[np.float64]
+    spent_s: Mapping[Activity, float]
+    causes: tuple[CauseShare, ...]
+    lost_steps: float
+    away: NDArray[np.int64]
+    displaced: float
+    life: Outcome
+
+    @property
+    def mean_s(self) -> float:
+        """Mean wall seconds of a run."""
+        return float(self.wall_s.mean())
+
+    @property
+    def error_s(self) -> float:
+        """Standard error of that mean."""
+        count = len(self.wall_s)
+        return float(self.wall_s.std(ddof=1) / count**0.5) if count > 1 else 0.0
+
+    def quantiles_s(self) -> dict[float, float]:
+        """Return the wall seconds by quantile."""
+        found = np.quantile(self.wall_s, QUANTILES)
+        return dict(zip(QUANTILES, map(float, found), strict=True))
+
+    def facts(self) -> dict[str, Any]:
+        """Return the survey as plain data, in SI units."""
+        return {
+            "runs": len(self.wall_s),
+            "seed": self.asked.seed,
+            "mttf_s": self.mttf_s,
+            "restart_s": self.restart_s,
+            "closed_form_s": self.expected_s,
+            "mean_s": self.mean_s,
+            "standard_error_s": self.error_s,
+            "quantiles_s": {f"{share:g}": each for share, each in self.quantiles_s().items()},
+            "causes": [each._asdict() for each in self.causes],
+            "lost_steps": self.lost_steps,
+            "most_away": {
+                "median": float(np.median(self.away)),
+                "0.99": float(np.quantile(self.away, 0.99)),
+            },
+            "displaced": self.displaced,
+        }
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield what is printed, as names and texts."""
+        often = "never" if self.mttf_s is None else f"every {duration(self.mttf_s)}"
+        total = sum(each.failures for each in self.causes)
+        restart = f"{duration(self.restart_s)} from a failure to the next step"
+        yield "failures", f"{often}, {total:,.1f} per run; {restart}"
+        spread = ", ".join(
+            f"{share:.0%} within {duration(each)}" for share, each in self.quantiles_s().items()
+        )
+        yield "runs", f"{len(self.wall_s):,} at random: {spread}"
+        yield "closed form", f"{duration(self.expected_s)} expected"
+        for each in self.causes:
+            if each.failures:
+                found = f"{each.failures:,.2f} per run of {each.units:,} {_plural(each)}"
+                yield f"  {each.name}", f"{found}, {duration(each.lost_s)} lost"
+        most = float(np.quantile(self.away, 0.99))
+        yield "spares used", f"at most {most:.0f} at once in 99 % of the runs"
+        if self.displaced:
+            yield "displaced", f"{self.displaced:,.1f} smaller jobs per run"
+
+
+def _plural(share: CauseShare) -> str:
+    word = "switche" if share.unit == "switch" else share.unit
+    return f"{word}s" if share.units != 1 else share.unit
+
+
+def survey(setup: FailureSetup, asked: Failures, runs: int | None = None) -> FailureSurvey:
+    """Simulate random runs.
+
+    runs: how many; by default as asked.
+
+    Raise PlanError where nothing progresses, or where they are too many to simulate.
+    """
+    count = asked.runs if runs is None else runs
+    expected = expected_seconds(setup)
+    _check_progress(setup, expected)
+    _check_effort(setup, expected, count)
+    loops = Loops(setup.times)
+    found = [simulate_run(setup, loops, asked.seed, number) for number in range(count)]
+    walls = np.array([each.total_ps * PICO for each in found])
+    middle = int(np.argsort(walls, kind="stable")[(count - 1) // 2])
+    return FailureSurvey(
+        asked=asked,
+        mttf_s=setup.mttf_s,
+        restart_s=restart_seconds(setup) if setup.kinds else 0.0,
+        expected_s=expected,
+        wall_s=walls,
+        spent_s=_mean_spent(found),
+        causes=_cause_shares(setup, found),
+        lost_steps=sum(each.lost_steps for each in found) / count,
+        away=np.array([each.most_away for each in found]),
+        displaced=sum(each.displaced for each in found) / count,
+        life=simulate_run(setup, loops, asked.seed, middle, record=True),
+    )
+
+
+def simulate_run(
+    setup: FailureSetup, loops: Loops, seed: int, number: int, *, record: bool = False
+) -> Outcome:
+    """Return one random run: the same seed and number have the same luck, whatever the setup."""
+    return run_interrupted(
+        loops,
+        setup.times.before,
+        setup.kinds,
+        setup.recovery,
+        _draws(seed, number),
+        record=record,
+    )
+
+
+def _draws(seed: int, number: int) -> Draws:
+    streams = [
+        np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, number, each))))
+        for each in range(4)
+    ]
+    between, kind, hang, repair = streams
+    return Draws(
+        _numbers(between, exponential=True).__next__,
+        _numbers(kind).__next__,
+        _numbers(hang).__next__,
+        _numbers(repair, exponential=True).__next__,
+    )
+
+
+def _numbers(stream: np.random.Generator, *, exponential: bool = False) -> Iterator[float]:
+    draw = stream.standard_exponential if exponential else stream.random
+    while True:
+        yield from draw(BATCH).tolist()
+
+
+def _mean_spent(found: Sequence[Outcome]) -> Mapping[Activity, float]:
+    total: Counter[Activity] = Counter()
+    for each in found:
+        total.update(each.spent_ps)
+    return {activity: length * PICO / len(found) for activity, length in total.items()}
+
+
+def _cause_shares(setup: FailureSetup, found: Sequence[Outcome]) -> tuple[CauseShare, ...]:
+    failures: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
+    for each in found:
+        failures.update(each.failures)
+        lost.update(each.lost_ps)
+    count = len(found)
+    shares = [
+        CauseShare(
+            name,
+            cause.unit,
+            setup.units[cause.unit],
+            failures[name] / count,
+            lost[name] * PICO / count,
+        )
+        for name, cause in setup.causes.items()
+    ]
+    return tuple(sorted(shares, key=lambda each: -each.lost_s))
+
+
+def _check_progress(setup: FailureSetup, expected: float) -> None:
+    useful = setup.times.steps * setup.times.step_ps * PICO
+    if expected <= NO_PROGRESS * max(useful, 1.0):
+        return
+    assert setup.mttf_s is not None
+    saves = setup.times.save_every
+    every = (
+        f"checkpoints come every {duration(saves * setup.times.step_ps * PICO)} and take "
+        f"{duration((setup.times.stop_ps + setup.times.write_ps) * PICO)}"
+        if saves
+        else "there is no checkpoint"
+    )
+    longer = f"{expected / useful:.3g} times" if expected < float("inf") else "without end"
+    raise PlanError(
+        f"the run makes no progress: it fails every {duration(setup.mttf_s)}, a restart takes "
+        f"{duration(restart_seconds(setup))} and {every}, so that by the closed form it lasts "
+        f"{longer} as long as its steps; write more frequent or faster checkpoints "
+        "([train.checkpoints]), spares, or lower rates in [failures.causes]"
+    )
+
+
+def _check_effort(setup: FailureSetup, expected: float, runs: int) -> None:
+    if setup.mttf_s is None:
+        return
+    failures = expected / setup.mttf_s * runs
+    if failures > MOST_FAILURES:
+        fewer = max(1, int(MOST_FAILURES * setup.mttf_s / expected))
+        raise PlanError(
+            f"failures.runs is {runs:,}, which makes {failures:.2g} failures to simulate; write at "
+            f"most {fewer:,}"
+        )
