@@ -135,17 +135,27 @@ def train(
     ],
     out: Annotated[str | None, option("--out", "DIR", "Also write JSON and figure there.")] = None,
     settings: RunSettings = None,
+    advise: Annotated[
+        bool, option("--advise", None, "Simulate what would help a run with failures.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> str:
-    """Simulate a training run: start-up, steps, evaluations, checkpoints, time and cost."""
-    from tpusim.cli.train_command import training_results, training_table, write_training
+    """Simulate a training run: start-up, steps, checkpoints, failures, time and cost."""
+    from tpusim.cli.train_command import (
+        advised,
+        training_results,
+        training_table,
+        write_training,
+    )
 
     if out is not None and len(runs) > 1:
         raise PlanError(f"--out is for one run, and {len(runs)} are given; give one of them")
     folder = tried_folder(out, "report")
     found = list(training_results(runs, settings or (), quiet=quiet))
     first = found[0][1]
+    if advise:
+        return printed(advised(found, as_json=as_json), as_json=as_json, quiet=quiet)
     if as_json:
         facts = [result.facts() for _, result in found]
         answer = json_text(facts[0] if len(facts) == 1 else facts)

@@ -9,9 +9,9 @@ from tpusim.base.json_text import json_text
 from tpusim.base.plain_text import visible
 from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
-from tpusim.report import plot_training, training_data
+from tpusim.report import plot_run_life, plot_training, run_life_data, training_data
 from tpusim.runfile import read_one_plan
-from tpusim.training import TrainingResult, duration, train
+from tpusim.training import TrainingResult, duration, failure_advice, train
 
 HEAD = ("run", "steps", "step", "wall time", "goodput", "chip-hours", "USD", "kWh")
 
@@ -53,8 +53,16 @@ def _row(named: tuple[str, TrainingResult]) -> tuple[str, ...]:
     )
 
 
+def advised(found: Sequence[tuple[str, TrainingResult]], *, as_json: bool) -> str:
+    """Return what would help a run with failures. Raise PlanError for several runs."""
+    if len(found) > 1:
+        raise PlanError(f"--advise is for one run, and {len(found)} are given; give one of them")
+    advice = failure_advice(found[0][1])
+    return json_text(advice.facts()) if as_json else str(advice)
+
+
 def write_training(result: TrainingResult, folder: Path) -> None:
-    """Write `training.txt`, `.json`, `.png` and `.svg` into `folder`.
+    """Write `training.txt`, `.json`, `.png` and `.svg` into `folder`; with failures their figure.
 
     Raise FileError if it cannot be written.
     """
@@ -65,4 +73,7 @@ def write_training(result: TrainingResult, folder: Path) -> None:
         "training.txt": f"{result}\n".encode(),
         "training.json": f"{json_text(result.facts())}\n".encode(),
     } | figure_files("training", lambda: plot_training(curves), curves.title)
+    if result.failures is not None:
+        life = run_life_data(result)
+        files |= figure_files("failures", lambda: plot_run_life(life), life.title)
     write_files(folder, files)

@@ -111,6 +111,7 @@ class Outcome:
     most_away: units that were away at once, at most.
     lost_steps: steps that were done more than once.
     spans: what it did, in order; empty unless it was recorded.
+    events: when it failed, and the kind of each failure; alike.
     """
 
     total_ps: int = 0
@@ -121,6 +122,7 @@ class Outcome:
     most_away: int = 0
     lost_steps: int = 0
     spans: list[ActivitySpan] = field(default_factory=list)
+    events: list[tuple[int, str]] = field(default_factory=list)
 
 
 class Loops:
@@ -248,8 +250,8 @@ class _Run:
         self.blamed = ""
 
     def run(self, before: Sequence[Phase]) -> None:
-        phases = before
-        while phases:
+        phases: Sequence[Phase] | None = before
+        while phases is not None:
             failure = self._spend_phases(phases)
             phases = self._steps() if failure is None else self._recover(failure, self.done)
         self.outcome.total_ps = self.now
@@ -279,13 +281,15 @@ class _Run:
     def _next_failure(self) -> FailureKind:
         failure = self.failures.take()
         self.outcome.failures[failure.name] += 1
+        if self.record:
+            self.outcome.events.append((self.now, failure.name))
         self.blamed = failure.name
         return failure
 
-    def _steps(self) -> Sequence[Phase]:
+    def _steps(self) -> Sequence[Phase] | None:
         """Do steps until a failure, or until a slice is back; return the phases that follow.
 
-        There are none once all steps are done.
+        None once all steps are done.
         """
         self.blamed = ""
         self._mend()
@@ -299,7 +303,7 @@ class _Run:
         self.written = reached.written or self.written
         self.copied = self.copied if reached.copied is None else reached.copied
         if length != ps:
-            return ()
+            return None
         if fails is None or self.now < fails:
             self.done = reached.steps
             return ((Activity.SCALE_UP, sum(each for _, each in self.recovery.reshard or ())),)

@@ -245,7 +245,8 @@ class _Loop:
         """Write a checkpoint, or, where one is not due, copy the state to the hosts' memory."""
         times = self.times
         if times.save_every and (not self.done % times.save_every or self.done == times.steps):
-            self._spend(Activity.CHECKPOINT_WAIT, max(0, self.written - self.now))
+            free = max(self.written, self.copied)
+            self._spend(Activity.CHECKPOINT_WAIT, max(0, free - self.now))
             self._spend(Activity.CHECKPOINT, times.stop_ps)
             self.written = self.now + times.write_ps
             self.writes.append(ActivitySpan(Activity.WRITE, self.now, self.written, self.done))
@@ -253,7 +254,7 @@ class _Loop:
             self._spend(Activity.CHECKPOINT_WAIT, max(0, self.copied - self.now))
             self._spend(Activity.MEMORY_COPY, times.copy_ps)
         if times.copy_every:
-            self.copied = max(self.now, self.copied) + times.exchange_ps
+            self.copied = self.now + times.exchange_ps
             self.copies.append(ActivitySpan(Activity.EXCHANGE, self.now, self.copied, self.done))
 
     def _skip(self, *, evaluates: bool, saves: bool) -> None:

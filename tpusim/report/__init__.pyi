@@ -21,6 +21,8 @@ from .figures.registry import register_figure as register_figure
 from .figures.registry import register_serving_figure as register_serving_figure
 from .figures.roofline import plot_roofline as plot_roofline
 from .figures.roofline import roofline_data as roofline_data
+from .figures.run_life import plot_run_life as plot_run_life
+from .figures.run_life import run_life_data as run_life_data
 from .figures.scaling import plot_scaling as plot_scaling
 from .figures.scaling import scaling_data as scaling_data
 from .figures.serving_load import load_data as load_data

@@ -6,6 +6,7 @@ from tpusim.training.compile_time import compile_seconds as compile_seconds
 from tpusim.training.compile_time import program_size as program_size
 from tpusim.training.durations import duration as duration
 from tpusim.training.failure_advice import RunAdvice as RunAdvice
+from tpusim.training.failure_advice import failure_advice as failure_advice
 from tpusim.training.failure_survey import FailureSurvey as FailureSurvey
 from tpusim.training.result import BUCKETS as BUCKETS
 from tpusim.training.result import Estimate as Estimate
@@ -14,6 +15,7 @@ from tpusim.training.run import Checkpoints as Checkpoints
 from tpusim.training.run import Evaluations as Evaluations
 from tpusim.training.run import TrainingRun as TrainingRun
 from tpusim.training.run import steps_of as steps_of
+from tpusim.training.train import run_setup as run_setup
 from tpusim.training.train import train as train
 from tpusim.training.train import train_step as train_step
 from tpusim.training.train import wall_seconds as wall_seconds

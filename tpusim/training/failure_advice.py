@@ -11,7 +11,7 @@ from tpusim.results import PlanResult
 from tpusim.training.checkpoint import checkpoint_cost
 from tpusim.training.durations import duration
 from tpusim.training.expected_run import units_away
-from tpusim.training.failure_setup import Slowdown, failure_setup
+from tpusim.training.failure_setup import Slowdown, broken_slowdown, failure_setup
 from tpusim.training.failure_survey import FailureSurvey, survey
 from tpusim.training.parts import run_parts
 from tpusim.training.result import TrainingResult
@@ -93,7 +93,7 @@ class RunAdvice(ShortRepr):
         }
 
 
-def failure_advice(result: TrainingResult, slowdown: Slowdown) -> RunAdvice:
+def failure_advice(result: TrainingResult) -> RunAdvice:
     """Return changes of a run with failures that shorten it, each simulated.
 
     Tried are spares, the interval of checkpoints, copies in the hosts' memory and on their peers,
@@ -101,7 +101,7 @@ def failure_advice(result: TrainingResult, slowdown: Slowdown) -> RunAdvice:
 
     Raise PlanError for a run without failures.
     """
-    step, run = result.step, result.run
+    step, run, slowdown = result.step, result.run, broken_slowdown(result.step)
     if run.failures is None:
         raise PlanError("there are no failures to advise on; write a section [failures]")
     interval = None if run.checkpoints is None else best_save_interval(step, run, slowdown)

@@ -17,7 +17,7 @@ from tpusim.simulation.arguments import check_arguments
 from tpusim.training.checkpoint import HOST_WRITE, HOST_WRITE_RANGE
 from tpusim.training.compile_time import SPREAD, compile_seconds
 from tpusim.training.failure_notes import failure_notes
-from tpusim.training.failure_setup import broken_slowdown, failure_setup
+from tpusim.training.failure_setup import FailureSetup, broken_slowdown, failure_setup
 from tpusim.training.failure_survey import survey
 from tpusim.training.parts import (
     INITIALIZATION_RANGE,
@@ -121,6 +121,12 @@ def _with_failures(
         failures=found,
         notes=tuple(_notes(step, run)),
     )
+
+
+def run_setup(step: PlanResult, run: TrainingRun) -> FailureSetup:
+    """Return a run with failures as it is predicted, in the form that the engine takes."""
+    parts, steps = run_parts(step, run)[0], run.steps_of(step.plan)
+    return failure_setup(step.pod, run, parts, steps, broken_slowdown(step))
 
 
 def _estimate(values: Iterable[float]) -> Estimate:

@@ -77,7 +77,7 @@ def plot_training(data: TrainingCurves) -> "Axes":
 
 
 def _draw_progress(ax: "Axes", data: TrainingCurves) -> None:
-    unit, length = _unit(data.ends_s[1])
+    unit, length = time_axis(data.ends_s[1])
     times = [at / length for at, _ in data.progress]
     ax.plot(times, [step for _, step in data.progress], color="#0b3c5d")
     look: Style = {"color": "#a3d0ea", "alpha": 0.5, "label": "range of the end"}
@@ -93,7 +93,7 @@ def _draw_progress(ax: "Axes", data: TrainingCurves) -> None:
 
 
 def _draw_bars(ax: "Axes", bars: "Sequence[TrainingBar]") -> None:
-    unit, length = _unit(max((bar.high for bar in bars), default=1.0))
+    unit, length = time_axis(max((bar.high for bar in bars), default=1.0))
     for row, bar in enumerate(bars):
         ends = [[(bar.seconds - bar.low) / length], [(bar.high - bar.seconds) / length]]
         look: Style = {"xerr": ends, "color": "#f2a541", "ecolor": MUTED, "capsize": 3}
@@ -107,7 +107,7 @@ def _draw_bars(ax: "Axes", bars: "Sequence[TrainingBar]") -> None:
     canvas.simplify_axes(ax, rows=True)
 
 
-def _unit(longest: float) -> tuple[str, float]:
+def time_axis(longest: float) -> tuple[str, float]:
     """Return the unit of an axis, and its seconds."""
     for unit, length in (("days", DAY_S), ("hours", HOUR_S), ("minutes", 60.0)):
         if longest >= 2 * length:
