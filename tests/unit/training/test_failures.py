@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
 
 def test_a_run_without_failures_has_none_of_their_buckets() -> None:
-    found = train_step(STEP, run(failures=None, **{"failures": None}))
+    found = train_step(STEP, replace(run(), failures=None))
     assert tuple(found.buckets) == tuple(BUCKETS)
     assert "failures" not in found.facts()
     never = dict.fromkeys(known_causes(), 0)
@@ -115,7 +115,7 @@ def test_spares_are_paid_for() -> None:
 
 
 def test_advice_finds_what_is_wrong_with_a_run() -> None:
-    saves = Checkpoints(every=3000, mode="blocking", time_s=30.0)
+    saves = Checkpoints(every=25, mode="blocking", time_s=30.0)
     result = train_step(STEP, run({"spares": 0, "compile_s": 300.0}, checkpoints=saves))
     advice = failure_advice(result)
     titles = [each.title for each in advice.changes]
