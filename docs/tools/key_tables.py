@@ -62,7 +62,7 @@ SLICE_DEFAULTS = {
 }
 
 
-FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "version")
+FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "kernel", "version")
 """Settings of an engine that have rows of their own."""
 
 LARGE = 1e6
@@ -187,6 +187,7 @@ def _serving_keys() -> Iterator[Key]:
             "page_s": of_engine,
             "memory_fraction": of_engine,
             "moe_backend": of_engine,
+            "kernel": of_engine,
         }
         yield key._replace(default=defaults.get(key.name, key.default))
     yield Key(

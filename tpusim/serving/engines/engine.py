@@ -9,7 +9,7 @@ from tpusim.base.shown_value import cut
 from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
 from tpusim.engine.clock import picoseconds
-from tpusim.plan.serving_plan import MoeBackend
+from tpusim.plan.serving_plan import MoeBackend, ServedKernel
 from tpusim.server import Policy
 from tpusim.server.policy import Priority
 from tpusim.serving.engines.buckets import Buckets, Sizes, bucket_sizes, divided
@@ -38,6 +38,7 @@ class Engine:
     max_model_len: tokens of a sequence; 0 for no limit.
     page_size: tokens of a page of the cache; 0 where it follows from `page_rule`.
     page_rule: how the engine chooses its pages; empty where `page_size` says it.
+    kernel: attention, a kernel over pages (`paged`) or matmuls and a softmax (`dot`).
     page_s: seconds in which the attention kernel starts the copy of a page.
     memory_fraction: share of the usable HBM that weights, activations and cache may take.
     chunked_prefill: a prompt may be computed in several steps.
@@ -72,6 +73,7 @@ class Engine:
     max_model_len: int = 0
     page_size: int = 0
     page_rule: str = ""
+    kernel: ServedKernel = "paged"
     page_s: float = 0.0
     memory_fraction: float = 0.9
     chunked_prefill: bool = True
@@ -156,6 +158,7 @@ class Engine:
         return {
             "page_size": self.page_tokens(model_len, latent),
             "page_s": self.page_s,
+            "kernel": self.kernel,
             "memory_fraction": self.memory_fraction,
             "moe_backend": self.backend(experts),
         }

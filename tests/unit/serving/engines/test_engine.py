@@ -113,6 +113,17 @@ def test_experts_of_many_devices_are_fused(
     assert Engine.of("vllm-tpu").moe_backend == "epmoe"
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("vllm-tpu", "paged"), ("sglang-jax", "paged"), ("jetstream-pytorch", "dot"),
+        ("jax", "dot"), ("sax", "dot"),
+    ],
+)  # fmt: skip
+def test_the_attention_of_an_engine(name: str, kernel: str) -> None:
+    assert Engine.of(name).followed()["kernel"] == kernel
+
+
 def test_an_unknown_backend() -> None:
     with pytest.raises(PlanError, match="moe_backend is 'gmm'; valid are"):
         Engine.of("sglang-jax", moe_backend="gmm")
