@@ -99,6 +99,7 @@ def test_what_a_command_of_vllm_means() -> None:
         "page_size": 256,
         "page_s": setup.engine.page_s,
         "memory_fraction": 0.92,
+        "kernel": "paged",
         "moe_backend": "epmoe",
     }
     assert (setup.engine.max_model_len, setup.engine.prefix_cache) == (10_000, False)
