@@ -62,7 +62,7 @@ SLICE_DEFAULTS = {
 }
 
 
-FOLLOWED = ("page_size", "page_s", "memory_fraction", "version")
+FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "kernel", "version")
 """Settings of an engine that have rows of their own."""
 
 LARGE = 1e6
@@ -186,6 +186,8 @@ def _serving_keys() -> Iterator[Key]:
             "page_size": of_engine,
             "page_s": of_engine,
             "memory_fraction": of_engine,
+            "moe_backend": of_engine,
+            "kernel": of_engine,
         }
         yield key._replace(default=defaults.get(key.name, key.default))
     yield Key(

@@ -63,13 +63,10 @@ def row_setup(row: ServingRow) -> RowSetup:
     pod = _pod(row, assumed)
     engine = _engine(row, pod, assumed)
     model = _model(row, assumed)
-    plan = ServingPlan(
-        **_division(row, model, pod),
-        **_dtypes(row, assumed),
-        page_size=engine.page_tokens(latent=bool(getattr(model, "kv_rank", 0))),
-        memory_fraction=engine.memory_fraction,
-        page_s=engine.page_s,
-    )
+    latent = bool(getattr(model, "kv_rank", 0))
+    keys = {**_division(row, model, pod), **_dtypes(row, assumed)}
+    experts = ServingPlan(**keys).expert_devices
+    plan = ServingPlan(**keys, **engine.followed(experts, latent=latent))
     return RowSetup(row, model, plan, pod, engine, assumed)
 
 

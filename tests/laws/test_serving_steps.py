@@ -180,6 +180,7 @@ CHANGED = {
     "mesh": {"attn_data": 2, "tensor": 2},
     "rules": {"act_embed": "tensor"},
     "expert_parallel": True,
+    "moe_backend": "fused",
     "kernel": "dot",
     "attention": "tokens",
     "gather_weights": True,
@@ -197,8 +198,9 @@ ELSEWHERE = {"page_size", "memory_fraction", "placement"}
 def test_every_field_changes_a_step(name: str) -> None:
     mixed, shape = StepLoad(32, 32 * 900, 96, 4096, 96 * 4000), StepShape(tokens=128, rows=32)
     load = prompt(128) if name == "attention_block" else mixed
-    plans = (PLAN, replace(PLAN, **{name: CHANGED[name]}))
-    model = EXPERTS if name == "expert_parallel" else DENSE
+    plain = replace(PLAN, expert_parallel=name == "moe_backend")
+    plans = (plain, replace(plain, **{name: CHANGED[name]}))
+    model = EXPERTS if name in ("expert_parallel", "moe_backend") else DENSE
     found = {
         serve_step(model, plan, POD, load, replace(shape, tokens=128 // plan.ranks)).step_time_s
         for plan in plans
@@ -222,6 +224,8 @@ def test_all_fields_are_tried() -> None:
         ({"page_size": 0}, "page_size"),
         ({"memory_fraction": 1.5}, "memory_fraction is 1.5; write a number above 0"),
         ({"page_s": -1.0}, "page_s"),
+        ({"moe_backend": "gmm"}, "moe_backend"),
+        ({"moe_backend": "fused"}, "write expert_parallel = true, or moe_backend = 'epmoe'"),
     ],
 )
 def test_a_plan_that_cannot_be(keys: dict[str, object], message: str) -> None:

@@ -83,7 +83,7 @@ def export_serving_step(
     be written as JAX.
     """
     check_mesh(pod, plan.sharding.mesh)
-    _check_dtypes(plan)
+    _check_plan(plan)
     served = ServedGraph.of(model, plan, load)
     _check_graph(served.graph)
     return _source(_context(served, plan, pod), plan, pod, load)
@@ -103,8 +103,13 @@ def export_serving(
     return export_serving_step(model, plan, pod, load).source
 
 
-def _check_dtypes(plan: ServingPlan) -> None:
-    """Raise PlanError for dtypes without JAX here."""
+def _check_plan(plan: ServingPlan) -> None:
+    """Raise PlanError for dtypes and kernels without JAX here."""
+    if plan.fused_experts:
+        raise PlanError(
+            "serving.moe_backend is 'fused', a kernel that tpusim cannot write as JAX; write "
+            "moe_backend = 'epmoe'"
+        )
     if plan.matmul_dtype not in ("", "bf16"):
         raise PlanError(
             f"serving.matmul_dtype is {plan.matmul_dtype!r}, which tpusim cannot write as JAX yet; "

@@ -10,6 +10,7 @@ from tpusim.graph.cached_attention import CACHED as CACHED
 from tpusim.graph.cached_attention import CONTEXT as CONTEXT
 from tpusim.graph.cached_attention import DECODES as DECODES
 from tpusim.graph.cached_attention import DRAFTED as DRAFTED
+from tpusim.graph.cached_attention import EXPERT_BLOCK as EXPERT_BLOCK
 from tpusim.graph.cached_attention import LATENT_HEADS as LATENT_HEADS
 from tpusim.graph.cached_attention import LOAD as LOAD
 from tpusim.graph.cached_attention import PREFILL_KEYS as PREFILL_KEYS

@@ -22,6 +22,7 @@ from tpusim.graph.linear_attention import LinearAttention
 from tpusim.graph.ops import Op, Scan
 from tpusim.graph.pointwise import Pointwise
 from tpusim.graph.tensor import Tensor, TensorRole
+from tpusim.graph.token_routing import TokenRouting
 
 ROWS = "rows"
 """The dimension of the tokens whose logits are computed: the last one of each sequence."""
@@ -48,6 +49,7 @@ class CacheForm:
     sampled: a sampler reads the logits.
     fused: attention is a kernel; otherwise it is `DOT_OPERATIONS`.
     page_seconds: to start the copies of pages, per key.
+    fused_experts: experts and the exchange of their rows are one kernel.
     """
 
     tokens: int
@@ -57,6 +59,7 @@ class CacheForm:
     sampled: bool = True
     fused: bool = True
     page_seconds: float = 0.0
+    fused_experts: bool = False
 
 
 def cached_pass(graph: Graph, form: CacheForm, load: Mapping[str, int]) -> Graph:
@@ -85,6 +88,8 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
         yield _cached_attention(op, form)
     elif isinstance(op, LinearAttention):
         yield replace(op, state=_state_of_sequences(op))
+    elif isinstance(op, TokenRouting):
+        yield replace(op, fused=form.fused_experts)
     else:
         yield op
 

@@ -11,7 +11,7 @@ CACHED = "cached"
 LATENT_HEADS = "latent_heads"
 """The dimension of heads, one, of latents: keys whose first part is the values."""
 
-DECODES, CONTEXT, PREFILLS, PREFILL_KEYS, PREFILL_PAIRS, DRAFTED, ROUTED = LOAD = (
+DECODES, CONTEXT, PREFILLS, PREFILL_KEYS, PREFILL_PAIRS, DRAFTED, ROUTED, EXPERT_BLOCK = LOAD = (
     "decodes",
     "context",
     "prefills",
@@ -19,10 +19,12 @@ DECODES, CONTEXT, PREFILLS, PREFILL_KEYS, PREFILL_PAIRS, DRAFTED, ROUTED = LOAD 
     "prefill_pairs",
     "drafted",
     "routed",
+    "expert_block",
 )
 """Sizes of a graph that no tensor has: the load of a step (`server.StepLoad`), the tokens that a
-sequence which decodes has in it (`drafted`, 1 without speculation), and those that experts serve
-(`routed`): all that do not only fill a bucket."""
+sequence which decodes has in it (`drafted`, 1 without speculation), those that experts serve
+(`routed`): all that do not only fill a bucket, and tokens of a device for which a fused kernel of
+experts reads their weights once (`expert_block`); 0 for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class TokenRouting:
     slots: operand of the weighted combine whose transpose this is.
     gate_gradient: gradient of the gates that such a transpose makes, the dot product of each slot
         with the gradient of its token.
+    fused: a kernel, in which the experts are computed too, sends each row to the device that needs
+        it, in a message of its own.
     """
 
     name: str
@@ -33,6 +35,7 @@ class TokenRouting:
     slots: Tensor | None = None
     gate_gradient: Tensor | None = None
     phase: Phase = Phase.FORWARD
+    fused: bool = False
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

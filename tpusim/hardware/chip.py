@@ -84,6 +84,8 @@ class CostConstants:
         reach of the rate that their matmuls and vector operations allow.
     vector_efficiency: share of `vpu_flops` that fused element-wise code reaches.
     scatter_element: seconds to add one element to an array in HBM by its index.
+    row_message: seconds of a core for each row of tokens that a kernel sends to another device in a
+        message of its own.
     gather_efficiency: share of the bandwidth of copies at which rows of an array in HBM are picked
         by their index and written.
     chip_jitter: standard deviation of a chip's seconds, as a share; the slowest sets the pace.
@@ -123,6 +125,7 @@ class CostConstants:
     attention_efficiency_backward: float = field(metadata={"unit": FACTOR})
     vector_efficiency: float = field(metadata=SHARED)
     scatter_element: float = field(metadata=SECONDS)
+    row_message: float = field(metadata=SECONDS)
     gather_efficiency: float = field(metadata=SHARED)
     chip_jitter: float = field(metadata=SHARED | OR_ZERO)
     slice_jitter: float = field(metadata=SHARED | OR_ZERO)

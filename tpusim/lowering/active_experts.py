@@ -4,7 +4,7 @@ from functools import lru_cache
 from math import comb
 from typing import NamedTuple
 
-from tpusim.graph import ROUTED
+from tpusim.graph import EXPERT_BLOCK, ROUTED
 from tpusim.partition import Sizes
 from tpusim.program import Number
 
@@ -22,6 +22,9 @@ def active_groups(local: Number, rows: Number, sizes: Sizes) -> Groups:
     Each token reaches k of the E experts by chance, so t tokens reach an expert with probability
     `1 - (1 - k / E)^t`. A step takes as long as the device most of whose experts are reached.
 
+    A fused kernel takes a block of each device's tokens at a time, and reads the weights of the
+    experts that they reach again for each block (`EXPERT_BLOCK`).
+
     local: experts of the device.
     rows: of each, on average.
 
@@ -32,8 +35,10 @@ def active_groups(local: Number, rows: Number, sizes: Sizes) -> Groups:
         return Groups(local, rows)
     experts, choices = sizes.dims["expert"], sizes.dims["choice"]
     devices = max(1, round(experts / float(local)))
-    reached = 1 - (1 - choices / experts) ** tokens
-    count = largest_of(round(float(local)), reached, devices)
+    block = sizes.dims[EXPERT_BLOCK] * devices
+    passes = -(-tokens // block) if block else 1
+    reached = 1 - (1 - choices / experts) ** (tokens / passes)
+    count = passes * largest_of(round(float(local)), reached, devices)
     return Groups(count, max(tokens * choices / devices, count) / count)
 
 

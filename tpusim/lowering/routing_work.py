@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tpusim.graph import Pointwise, TokenRouting
+from tpusim.graph import ROUTED, Pointwise, TokenRouting
 from tpusim.partition import Sizes
 from tpusim.plan import Axes
 from tpusim.program import LANES, SUBLANES, Number, VectorWork, sublane_tiles
@@ -45,6 +45,8 @@ def routing_work(op: TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> V
     A conversion, a multiplication and an addition each element of a slot; the sort of the experts'
     numbers is not counted.
     """
+    if op.fused:
+        return _sent_rows(op, split, sizes)
     one, other = op.tokens, op.output
     slots, tokens = (other, one) if op.dispatch else (one, other)
     item, choices = sizes.itemsize(slots.dtype), sizes.dims["choice"]
@@ -76,6 +78,25 @@ def routing_work(op: TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> V
         gathered=2 * rows * picks,
         added=added,
     )
+
+
+def _sent_rows(op: TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> VectorWork:
+    """Return the work of a fused kernel's exchange: a row for each choice of each token served.
+
+    A dispatch reads rows in the HBM of one device, and writes them in that of another. A combine
+    sends them back likewise, then reads them and writes their sum for each token (SGLang-JAX,
+    kernels/fused_moe/v1/kernel.py: `start_a2a_scatter`, `start_a2a_gather` and
+    `acc_and_store_output`). The devices of a step have equally many.
+    """
+    tokens = op.tokens if op.dispatch else op.output
+    devices = sizes.group(tuple(axis for axes in split.values() for axis in axes))
+    choices = sizes.dims[ROUTED] * sizes.dims["choice"] / devices
+    width = sizes.dims[tokens.dims[-1]]
+    rows = choices * width * sizes.itemsize(tokens.dtype)
+    if op.dispatch:
+        return VectorWork(rows, rows, 0.0, sent=choices)
+    own = rows / sizes.dims["choice"]
+    return VectorWork(2 * rows, rows + own, 3 * choices * width, sent=choices)
 
 
 def _added_pieces(elements: Number, results: float) -> Number:

@@ -257,6 +257,13 @@ def _cached_attention(builder: BodyBuilder, op: CachedAttention) -> None:
 
 def _route(builder: BodyBuilder, op: TokenRouting) -> None:
     tokens, gates = builder.reduced(op.tokens), builder.reduced(op.gates)
+    if op.fused:
+        slots = builder.layout_of(op.output) if op.dispatch else tokens.layout
+        split = divide.send(op, slots, gates.layout)
+        (made,) = builder.compute(op, split, [tokens.key, gates.key])
+        target, asked = builder.layout_of(op.output), frozenset(slots[0])
+        builder.held[op.output.name] = builder.reshard(made, target, asked)
+        return
     _divided(builder, op, divide.route(op, tokens.layout, gates.layout))
 
 

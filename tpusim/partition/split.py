@@ -156,3 +156,18 @@ def route(op: TokenRouting, tokens: Layout, gates: Layout) -> Split:
         if dim not in split:
             split[dim] = tuple(axis for axis in axes if axis not in used)
     return split
+
+
+def send(op: TokenRouting, slots: Layout, gates: Layout) -> Split:
+    """Return the division of the results of a kernel that sends rows to other devices by itself.
+
+    A dispatch fills the slots of each device's own experts. A combine adds up tokens, which are
+    divided as the gates are and, those of a sequence, over the other axes of the experts.
+    """
+    if op.dispatch:
+        return dict(zip(op.output.dims, slots, strict=True))
+    split = dict(zip(op.gates.dims, gates, strict=True))
+    (sequence,) = (dim for dim in op.gates.dims if is_sequence(dim))
+    used = {axis for axes in split.values() for axis in axes}
+    split[sequence] += tuple(axis for axis in slots[0] if axis not in used)
+    return split

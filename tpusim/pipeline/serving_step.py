@@ -10,6 +10,7 @@ from tpusim.graph import (
     CONTEXT,
     DECODES,
     DRAFTED,
+    EXPERT_BLOCK,
     LATENT_HEADS,
     NEXT_TOKEN,
     PREFILL_KEYS,
@@ -21,6 +22,7 @@ from tpusim.graph import (
     CacheForm,
     Gather,
     Graph,
+    Op,
     Tensor,
     TensorRole,
     cached_pass,
@@ -40,7 +42,7 @@ from tpusim.partition import (
 )
 from tpusim.pipeline.planned_step import PlannedStep
 from tpusim.plan import Axes, ServingPlan, Sharding
-from tpusim.plan.serving_plan import ATTENTION_DATA, DATA, TENSOR
+from tpusim.plan.serving_plan import ATTENTION_DATA, DATA, FUSED_BLOCK, FUSED_BLOCKS, TENSOR
 from tpusim.server.step_load import StepLoad
 
 
@@ -71,7 +73,7 @@ def serving_step(
 
     Raise PlanError for a plan that the model does not admit.
     """
-    graph = serving_graph(model, plan, load, shape)
+    graph = serving_graph(model, plan, load, shape, pod.chip.generation)
     sharding, rules = serving_rules(plan, graph)
     inner = plan.step_plan(plan.ranks, shape.tokens, sharding, pod.chip.generation)
     partitioned = partition_graph(graph, sharding, rules)
@@ -94,14 +96,17 @@ def serving_rules(plan: ServingPlan, graph: Graph) -> tuple[Sharding, ShardingRu
 
 
 def serving_graph(
-    model: Architecture, plan: ServingPlan, load: StepLoad, shape: StepShape
+    model: Architecture, plan: ServingPlan, load: StepLoad, shape: StepShape, chip: str = ""
 ) -> Graph:
     """Return the graph of one step, before it is partitioned.
+
+    chip: generation of the chips.
 
     The tokens of a model that reads no text are its examples: images, or one step of a diffusion
     model for each.
     """
-    forward = _forward(model.served, plan.ranks, shape.tokens)
+    fused = plan.fused_experts
+    forward = _forward(model.served, plan.ranks, shape.tokens, fused)
     form = CacheForm(
         tokens=shape.pages * plan.page_size * plan.ranks,
         rows=shape.rows,
@@ -109,6 +114,7 @@ def serving_graph(
         fused=plan.kernel == "paged",
         page_seconds=plan.page_s / plan.page_size,
         weight_dtype="" if plan.weight_dtype == "bf16" else plan.weight_dtype,
+        fused_experts=fused,
     )
     sizes = {
         DECODES: load.decodes,
@@ -118,13 +124,14 @@ def serving_graph(
         PREFILL_PAIRS: load.prefill_pairs,
         DRAFTED: shape.drafted,
         ROUTED: shape.routed or shape.tokens * plan.ranks,
+        EXPERT_BLOCK: FUSED_BLOCKS.get(chip, FUSED_BLOCK) if fused else 0,
     }
     return cached_pass(_with_heads_for_all(forward, plan), form, sizes)
 
 
 @lru_cache(maxsize=32)
-def _forward(model: Architecture, ranks: int, tokens: int) -> Graph:
-    routing = ExpertRouting(exchange="gather")
+def _forward(model: Architecture, ranks: int, tokens: int, fused: bool) -> Graph:
+    routing = ExpertRouting(exchange="all-to-all" if fused else "gather")
     choices = GraphChoices(cached=True, routing=routing)
     if not model.reads_text:
         return model.graph(batch=ranks * tokens, choices=choices)
@@ -176,6 +183,9 @@ def _fixed_layouts(
             continue
         if isinstance(op, Gather) and op.table.role is TensorRole.PARAM:
             yield op.table.name, (plan.over(TENSOR), rules.layout(op.table)[1])
+        if plan.fused_experts and (routers := [*_routers(op)]):
+            yield from ((each.name, _own_tokens(each, plan)) for each in routers)
+            continue
         routed = any(map(_of_router, op.outputs)) and bool(plan.over(ATTENTION_DATA))
         for tensor in (*op.inputs, *op.outputs):
             if _of_router(tensor) or (routed and tensor.role is TensorRole.ACTIVATION):
@@ -202,6 +212,19 @@ def _kernel_layouts(
 def _of_router(tensor: Tensor) -> bool:
     """Return True for the router's matrix and for its product."""
     return tensor.short in ("router", "router_logits", "router_bias")
+
+
+def _routers(op: Op) -> Iterator[Tensor]:
+    """Yield the tensors of an operation that have a place for each expert, or for each choice."""
+    for tensor in (*op.inputs, *op.outputs):
+        if _of_router(tensor) or tensor.short == "gates":
+            yield tensor
+
+
+def _own_tokens(tensor: Tensor, plan: ServingPlan) -> Layout:
+    """Return the layout of a tensor of a rank's tokens, which all its devices have."""
+    ranks = plan.over(DATA, ATTENTION_DATA)
+    return tuple(ranks if dim == "batch" else () for dim in tensor.dims)
 
 
 def _whole_experts(tensor: Tensor, plan: ServingPlan) -> Layout:

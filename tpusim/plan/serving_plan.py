@@ -21,6 +21,7 @@ WeightDtype: TypeAlias = Literal["bf16", "f32", "int8", "fp8", "int4", "fp4"]
 CacheDtype: TypeAlias = Literal["bf16", "f32", "int8", "fp8"]
 ServedMatmulDtype: TypeAlias = Literal["", "bf16", "int8", "fp8"]
 ServedKernel: TypeAlias = Literal["paged", "dot"]
+MoeBackend: TypeAlias = Literal["epmoe", "fused"]
 AttentionSharding: TypeAlias = Literal["heads", "tokens"]
 
 DATA, ATTENTION_DATA, TENSOR, EMBED = SERVING_AXES = ("data", "attn_data", "tensor", "embed")
@@ -41,6 +42,15 @@ tunes them for each shape (kernels/megablox/tuned_block_sizes.py): 128 rows, and
 3072 to 6144 of the matrices of Qwen3-Coder-480B."""
 
 
+FUSED_BLOCK = 128
+FUSED_BLOCKS = {"v6e": 512}
+"""Tokens of a device for which the fused kernel of experts reads their weights once: the most that
+SGLang-JAX tunes it to (kernels/fused_moe/v1/tuned_block_configs.py @07c4fb5c, 7x and v6e)."""
+
+FUSED_TOKENS = 2
+"""Tokens of each device that the fused kernel takes at least: those of a word of 32 bits."""
+
+
 PAGED_BLOCK = (128, 2048)
 PAGED_BLOCKS = {"v4": (128, 512), "7x": (128, 4096)}
 """Queries and keys of a block of a kernel over pages, where no tuned ones are known
@@ -56,6 +66,9 @@ class ServingPlan:
     mesh: axis -> devices, of `SERVING_AXES`.
     rules: dimension -> axes, over those that follow from the mesh; see `Plan`.
     expert_parallel: experts are divided over the devices; otherwise each expert's matrices are.
+    moe_backend: matmuls of divided experts: `epmoe`, grouped ones of each device's own experts
+        between a gather of all tokens and a sum of all results, or `fused`, a kernel that sends
+        each row of tokens to the device of its expert and back.
     kernel: `paged`, a kernel that reads pages of the cache, or `dot`, matmuls and a softmax of JAX.
     attention: kernels and cache are divided by `heads`, or by `tokens`: each device then has all
         heads of a part of the sequences (Pope et al., section 3.3).
@@ -76,6 +89,7 @@ class ServingPlan:
     mesh: Mapping[str, int] = field(default_factory=lambda: {TENSOR: 1})
     rules: Mapping[str, Rule] = field(default_factory=dict)
     expert_parallel: bool = False
+    moe_backend: MoeBackend = "epmoe"
     kernel: ServedKernel = "paged"
     attention: AttentionSharding = "heads"
     gather_weights: bool = False
@@ -108,6 +122,11 @@ class ServingPlan:
                 f"serving.memory_fraction is {self.memory_fraction!r}; write a number above 0 and "
                 "at most 1, such as 0.9"
             )
+        if self.moe_backend == "fused" and not self.expert_parallel:
+            raise PlanError(
+                "serving.moe_backend is 'fused', a kernel between devices that have experts of "
+                "their own; write expert_parallel = true, or moe_backend = 'epmoe'"
+            )
         self.sharding  # noqa: B018  # checks mesh, rules and placement
 
     @property
@@ -119,6 +138,22 @@ class ServingPlan:
     def ranks(self) -> int:
         """Groups of devices with sequences of their own."""
         return prod(self.mesh.get(axis, 1) for axis in (DATA, ATTENTION_DATA))
+
+    @property
+    def expert_devices(self) -> int:
+        """Devices that experts are divided over; 1 where each expert's matrices are."""
+        axes = (ATTENTION_DATA, TENSOR) if self.expert_parallel else ()
+        return prod(self.mesh.get(axis, 1) for axis in axes)
+
+    @property
+    def fused_experts(self) -> bool:
+        """True if a fused kernel exchanges rows between devices."""
+        return self.moe_backend == "fused" and self.expert_devices > 1
+
+    @property
+    def least_tokens(self) -> int:
+        """Tokens of the smallest step, of all ranks, that the kernel of experts takes."""
+        return FUSED_TOKENS * self.devices if self.fused_experts else 1
 
     def over(self, *axes: str) -> Axes:
         """Return the axes among these that the mesh has."""
@@ -212,7 +247,7 @@ class ServingPlan:
     def _phrases(self) -> Iterator[str]:
         yield f"mesh {format_mesh(self.mesh)}"
         if self.expert_parallel:
-            yield "experts divided"
+            yield "experts divided" + ", fused" * self.fused_experts
         if self.attention != get_args(AttentionSharding)[0]:
             yield f"attention divided by {self.attention}"
         if self.gather_weights:

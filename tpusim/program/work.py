@@ -299,6 +299,7 @@ class VectorWork:
     scattered: single elements that are added to its result by their index, one after another.
     added: pieces of 128 elements of rows that one core adds to others by their index, one after
         another.
+    sent: rows that one core sends to other devices, each in a message of its own.
     gathered: of the bytes read and written, those of rows that are picked by their index.
     crossing: memory tiles whose elements change row or lane (`compiler.work.relayout`).
     compiled: True if the operations are those of a compiled program, which widens and rounds bf16
@@ -313,6 +314,7 @@ class VectorWork:
     crossing: Number = 0
     compiled: bool = False
     added: Number = 0
+    sent: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ class ServingRun:
 def server_of(given: Mapping[str, Any], chip: str) -> "tuple[ServingPlan, Engine, ServerOptions]":
     """Return plan, engine and options of a section [serving] whose types are right.
 
-    Pages and memory that the section does not have are those of the engine.
+    Pages, memory and matmuls of experts that the section does not have are those of the engine.
 
     chip: its generation, on which defaults of engines depend.
 
@@ -219,10 +219,8 @@ def server_of(given: Mapping[str, Any], chip: str) -> "tuple[ServingPlan, Engine
     settings = {key: value for key, value in keys.items() if key not in of_plan}
     engine = Engine.of(name, version, chip, **settings)
     planned = {key: value for key, value in keys.items() if key in of_plan}
-    planned.setdefault("page_size", engine.page_tokens())
-    for key in ("memory_fraction", "page_s"):
-        planned.setdefault(key, getattr(engine, key))
-    return ServingPlan(**planned), engine, options
+    experts = ServingPlan(**planned).expert_devices
+    return ServingPlan(**{**engine.followed(experts), **planned}), engine, options
 
 
 def server_keys(
@@ -234,11 +232,7 @@ def server_keys(
 
     usual = Engine.of(engine.name, engine.version, chip)
     standard = Engine.of(engine.name, chip=chip)
-    followed = {
-        "page_size": engine.page_tokens(),
-        "memory_fraction": engine.memory_fraction,
-        "page_s": engine.page_s,
-    }
+    followed = engine.followed(plan.expert_devices)
     plain = ServingPlan()
     planned = {each.name: getattr(plan, each.name) for each in fields(plan)}
     keys = {

@@ -41,6 +41,7 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "mesh": Mapping[str, int],
         "rules": Mapping[str, Rule],
         "expert_parallel": bool,
+        "moe_backend": str,
         "kernel": str,
         "attention": str,
         "gather_weights": bool,

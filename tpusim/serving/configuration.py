@@ -29,9 +29,6 @@ SECONDS_AN_HOUR = 3600
 OPTIONS = ("replicas", "router", "drafted", "accepted", "ready_s")
 """What `ts.serve` takes of a server besides plan and engine."""
 
-FOLLOWED = ("page_size", "memory_fraction", "page_s")
-"""Keys of a plan that follow from the engine where they are not given."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
@@ -87,7 +84,7 @@ class Configuration:
         given = {key: getattr(self.engine, key) for key in mine - set(self.engine.facts)}
         engine = Engine.of(self.engine.name, self.engine.version, pod.chip.generation, **given)
         keys = self.keys if pod == self.pod else {**self.keys, "slice": pod}
-        return self._with(engine, pod=pod, keys=keys)
+        return self._with(engine, {}, pod=pod, keys=keys)
 
     def changed(self, keys: Mapping[str, Any]) -> "Configuration":
         """Return the server with some keys of a section [serving] changed.
@@ -103,14 +100,20 @@ class Configuration:
         if "replicas" in options:
             check_positive("serving.replicas", options["replicas"])
         engine = self.engine.changed(**others)
-        found = self._with(engine, keys={**self.keys, **keys}, **options)
-        return replace(found, plan=replace(found.plan, **planned))
+        return self._with(engine, planned, keys={**self.keys, **keys}, **options)
 
-    def _with(self, engine: Engine, **others: Any) -> "Configuration":
-        """Return the server with another engine, whose pages and memory the plan follows."""
-        old, new = _followed(self.engine), _followed(engine)
-        moved = {key: new[key] for key in FOLLOWED if getattr(self.plan, key) == old[key]}
-        return replace(self, engine=engine, plan=replace(self.plan, **moved), **others)
+    def _with(self, engine: Engine, planned: Mapping[str, Any], **others: Any) -> "Configuration":
+        """Return the server with another engine, whose pages and memory the plan follows.
+
+        planned: keys of the plan that are given.
+        """
+        old = self.engine.followed(self.plan.expert_devices)
+        kept = {key: value for key, value in old.items() if getattr(self.plan, key) == value}
+        plain = replace(self.plan, moe_backend="epmoe") if "moe_backend" in kept else self.plan
+        plan = replace(plain, **planned)
+        new = engine.followed(plan.expert_devices)
+        moved = {key: new[key] for key in kept if key not in planned}
+        return replace(self, engine=engine, plan=replace(plan, **moved), **others)
 
     def server(
         self, model: Architecture, traffic: Traffic, known: SharedSteps | None = None
@@ -162,15 +165,6 @@ class Configuration:
     def manifest(self, model: str, name: str = "server") -> str:
         """Return the Kubernetes manifest of all replicas; see `kubernetes_manifest`."""
         return kubernetes_manifest(self.command(model), self.pod, name=name, replicas=self.replicas)
-
-
-def _followed(engine: Engine) -> dict[str, Any]:
-    """Return what a plan without own pages and memory has of an engine."""
-    return {
-        "page_size": engine.page_tokens(),
-        "memory_fraction": engine.memory_fraction,
-        "page_s": engine.page_s,
-    }
 
 
 def shown(key: str, value: Any) -> str:

@@ -49,21 +49,19 @@ class Server:
         longest: int = 1,
         drafted: int = 0,
         accepted: float = 1.0,
-        least_decodes: int = 0,
         known: SharedSteps | None = None,
     ) -> "Server":
         """Return a replica.
 
         longest: tokens of the longest request, which the cache must hold.
         drafted, accepted: see `Policy`.
-        least_decodes: see `Engine.buckets`.
         known: steps of the same model, plan, slice and `drafted` that were simulated before.
 
         Raise PlanError for a plan that the model does not admit, and for a cache that cannot hold
         the longest request.
         """
         ranks = plan.ranks
-        buckets = engine.buckets(ranks, least_decodes)
+        buckets = engine.buckets(ranks, plan.least_tokens)
         most = max((engine.max_num_batched_tokens, *buckets.tokens))
         rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
         room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)

@@ -26,6 +26,7 @@ vocab = 1000
 mesh = { tensor = 4 }
 max_num_seqs = 16
 max_num_batched_tokens = 512
+request_s = 0.0
 [traffic]
 rate = 300.0
 requests = 300

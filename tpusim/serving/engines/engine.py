@@ -2,17 +2,26 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from tpusim.base.errors import PlanError, nearest
+from tpusim.base.shown_value import cut
 from tpusim.base.text_table import wrapped_table
 from tpusim.base.units import format_seconds
 from tpusim.engine.clock import picoseconds
+from tpusim.plan.serving_plan import MoeBackend, ServedKernel
 from tpusim.server import Policy
 from tpusim.server.policy import Priority
 from tpusim.serving.engines.buckets import Buckets, Sizes, bucket_sizes, divided
 from tpusim.serving.engines.page_sizes import page_size
 from tpusim.serving.engines.presets import EngineFact, preset_of
+
+FUSED_FROM = 16
+"""Devices from which SGLang-JAX's recipes take the fused kernel of experts: up to 8 the grouped
+matmuls are faster (sgl-project/sglang-jax, docs/cookbook/base/launch-flags-reference.md and
+docs/cookbook/autoregressive/Xiaomi/MiMo-V2-Flash.md @047fbd76)."""
+
+MOE_BACKENDS = ("", *get_args(MoeBackend))
 
 HOST_TIMES = ("host_s", "sequence_s", "request_s")
 
@@ -29,6 +38,7 @@ class Engine:
     max_model_len: tokens of a sequence; 0 for no limit.
     page_size: tokens of a page of the cache; 0 where it follows from `page_rule`.
     page_rule: how the engine chooses its pages; empty where `page_size` says it.
+    kernel: attention, a kernel over pages (`paged`) or matmuls and a softmax (`dot`).
     page_s: seconds in which the attention kernel starts the copy of a page.
     memory_fraction: share of the usable HBM that weights, activations and cache may take.
     chunked_prefill: a prompt may be computed in several steps.
@@ -39,6 +49,8 @@ class Engine:
     whole_cache: attention of a step that decodes reads the cache of each sequence to its end, which
         is `max_model_len`.
     routes_padding: experts serve tokens too that only fill a bucket.
+    moe_backend: matmuls of divided experts, `epmoe` or `fused` (see `ServingPlan`); empty for
+        `fused` where they are divided over `FUSED_FROM` devices or more.
     token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
@@ -61,6 +73,7 @@ class Engine:
     max_model_len: int = 0
     page_size: int = 0
     page_rule: str = ""
+    kernel: ServedKernel = "paged"
     page_s: float = 0.0
     memory_fraction: float = 0.9
     chunked_prefill: bool = True
@@ -70,6 +83,7 @@ class Engine:
     prefix_cache: bool = False
     whole_cache: bool = False
     routes_padding: bool = False
+    moe_backend: Literal["", "epmoe", "fused"] = ""
     token_buckets: Mapping[str, Any] = field(default_factory=dict)
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
     row_buckets: Mapping[str, Any] = field(default_factory=dict)
@@ -84,6 +98,9 @@ class Engine:
             _check_least(key, getattr(self, key), 1)
         for key in ("max_model_len", "page_size", "page_s", "hold_s", *HOST_TIMES):
             _check_least(key, getattr(self, key), 0)
+        if self.moe_backend not in MOE_BACKENDS:
+            named = self.moe_backend
+            raise PlanError(f"moe_backend is {cut(named)!r}; {nearest(named, MOE_BACKENDS)}")
         if not 0 < self.memory_fraction <= 1:
             raise PlanError(
                 f"memory_fraction is {self.memory_fraction}; write a share of the memory above 0 "
@@ -129,6 +146,28 @@ class Engine:
             return self.page_size
         length = self.max_model_len or model_len
         return page_size(self.page_rule, length, self.max_num_seqs, latent)
+
+    def followed(
+        self, experts: int = 1, model_len: int = 0, latent: bool = False
+    ) -> dict[str, Any]:
+        """Return the keys of a `ServingPlan` that are the engine's where nothing else is written.
+
+        experts: devices that experts are divided over.
+        model_len, latent: see `page_tokens`.
+        """
+        return {
+            "page_size": self.page_tokens(model_len, latent),
+            "page_s": self.page_s,
+            "kernel": self.kernel,
+            "memory_fraction": self.memory_fraction,
+            "moe_backend": self.backend(experts),
+        }
+
+    def backend(self, experts: int) -> MoeBackend:
+        """Return the matmuls of experts that are divided over so many devices."""
+        if experts == 1:
+            return "epmoe"
+        return self.moe_backend or ("fused" if experts >= FUSED_FROM else "epmoe")
 
     def rank_seqs(self, ranks: int = 1) -> int:
         """Return the sequences that one of the data-parallel ranks runs at a time."""

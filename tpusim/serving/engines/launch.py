@@ -44,6 +44,11 @@ def _check(plan: ServingPlan) -> None:
 
 
 def _vllm(model: str, plan: ServingPlan, engine: Engine, drafted: int, role: str) -> ServingCommand:
+    if plan.fused_experts:
+        raise PlanError(
+            "vLLM takes its fused kernel of experts by the environment (USE_MOE_EP_KERNEL=1), and "
+            "no flag says it; write moe_backend = 'epmoe'"
+        )
     groups, tensor = plan.mesh.get(ATTENTION_DATA, 1), plan.mesh.get(TENSOR, 1)
     strategy = {"enable_dp_attention": True, "attn_dp_size": groups}
     flags: dict[str, Any] = {"--model": model, "--tensor-parallel-size": groups * tensor}
@@ -83,6 +88,7 @@ def _sglang(
     flags: dict[str, Any] = {"--model-path": model, "--tp-size": devices}
     flags |= _given("--dp-size", groups, 1)
     flags |= _given("--ep-size", devices if plan.expert_parallel else 1, 1)
+    flags |= _given("--moe-backend", plan.moe_backend, "epmoe")
     flags |= _given("--context-length", engine.max_model_len, 0)
     flags["--max-running-requests"] = engine.max_num_seqs
     flags["--chunked-prefill-size"] = (

@@ -41,7 +41,6 @@ class ServingSetup:
         leaves it to the checkpoint.
     drafted: tokens that speculation drafts for each sequence and step; 0 for none.
     role: `prefill` or `decode` of disaggregated servers; empty for both.
-    least_decodes: sequences of the smallest step that only decodes; see `Engine.buckets`.
     idle: flags of the command without effect on the prediction.
     """
 
@@ -53,7 +52,6 @@ class ServingSetup:
     kv_dtype: str = "bf16"
     drafted: int = 0
     role: str = ""
-    least_decodes: int = 0
     idle: tuple[str, ...] = ()
 
     def plan_keys(self, model_len: int = 0, latent: bool = False) -> dict[str, Any]:
@@ -66,9 +64,7 @@ class ServingSetup:
             "weight_dtype": self.weight_dtype or checkpoint_dtype(self.model),
             "matmul_dtype": self.matmul_dtype,
             "kv_dtype": self.kv_dtype,
-            "page_size": self.engine.page_tokens(model_len, latent),
-            "page_s": self.engine.page_s,
-            "memory_fraction": self.engine.memory_fraction,
+            **self.engine.followed(self.parallelism.experts, model_len, latent),
         }
 
 
@@ -119,6 +115,9 @@ _SGLANG_ENGINE = {
 
 _SGLANG_OFF = {"--disable-radix-cache": "prefix_cache"}
 
+_MOE_BACKENDS = {"epmoe": "epmoe", "fused": "fused", "fused_v2": "fused", "auto": "fused"}
+"""Matmuls of experts by the words of `--moe-backend`."""
+
 _SGLANG_SIZES = {
     "--precompile-token-paddings": "token_buckets",
     "--precompile-bs-paddings": "decode_buckets",
@@ -161,7 +160,7 @@ def _sglang(read: ServingCommand, chip: str) -> ServingSetup:
         if sizes := read.get(flag):
             changes[key] = {"sizes": sorted(sizes), "with_limit": True}
     tensor = read.get("--tp-size", 1)
-    fused = str(read.get("--moe-backend", "")).startswith("fused")
+    changes["moe_backend"] = _moe_backend(read)
     return ServingSetup(
         model=_model(read, "--model-path"),
         engine=Engine.of("sglang-jax", chip=chip, **changes),
@@ -172,10 +171,17 @@ def _sglang(read: ServingCommand, chip: str) -> ServingSetup:
             ep=read.get("--ep-size", 1),
         ),
         drafted=_sglang_drafted(read),
-        least_decodes=2 * tensor if fused else 0,
         idle=tuple(read.idle),
         **_dtypes(read, ("--quantization", "--quantization-config-path")),
     )
+
+
+def _moe_backend(read: ServingCommand) -> str:
+    """Return the matmuls of experts; `auto` is the fused kernel (srt/configs/model_config.py)."""
+    named = read.get("--moe-backend", "epmoe")
+    if named not in _MOE_BACKENDS:
+        raise PlanError(f"--moe-backend is {cut(named)!r}; {nearest(named, _MOE_BACKENDS)}")
+    return _MOE_BACKENDS[named]
 
 
 def _model(read: ServingCommand, flag: str) -> str:

@@ -95,6 +95,40 @@ def test_buckets_of_a_rank(name: str, ranks: int, buckets: Buckets) -> None:
     assert engine.buckets(ranks) == buckets
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "backends"),
+    [
+        ("sglang-jax", "", ("epmoe", "epmoe", "fused", "fused")),
+        ("sglang-jax", "epmoe", ("epmoe", "epmoe", "epmoe", "epmoe")),
+        ("sglang-jax", "fused", ("epmoe", "fused", "fused", "fused")),
+        ("vllm-tpu", "epmoe", ("epmoe", "epmoe", "epmoe", "epmoe")),
+    ],
+)
+def test_experts_of_many_devices_are_fused(
+    name: str, given: str, backends: tuple[str, ...]
+) -> None:
+    """SGLang-JAX's recipes: `epmoe` up to 8 devices, `fused` from 16 on; vLLM's kernel is off."""
+    engine = Engine.of(name, moe_backend=given)
+    assert tuple(engine.backend(devices) for devices in (1, 8, 16, 32)) == backends
+    assert Engine.of("vllm-tpu").moe_backend == "epmoe"
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("vllm-tpu", "paged"), ("sglang-jax", "paged"), ("jetstream-pytorch", "dot"),
+        ("jax", "dot"), ("sax", "dot"),
+    ],
+)  # fmt: skip
+def test_the_attention_of_an_engine(name: str, kernel: str) -> None:
+    assert Engine.of(name).followed()["kernel"] == kernel
+
+
+def test_an_unknown_backend() -> None:
+    with pytest.raises(PlanError, match="moe_backend is 'gmm'; valid are"):
+        Engine.of("sglang-jax", moe_backend="gmm")
+
+
 def test_a_kernel_raises_the_smallest_batch() -> None:
     assert Engine.of("sglang-jax").buckets(4, least_decodes=32).decodes == (8, 16, 32, 64)
 

@@ -99,6 +99,8 @@ def test_what_a_command_of_vllm_means() -> None:
         "page_size": 256,
         "page_s": setup.engine.page_s,
         "memory_fraction": 0.92,
+        "kernel": "paged",
+        "moe_backend": "epmoe",
     }
     assert (setup.engine.max_model_len, setup.engine.prefix_cache) == (10_000, False)
     assert setup.idle == ("--port",)
@@ -108,9 +110,37 @@ def test_what_a_command_of_sglang_means() -> None:
     """Its tensor parallel size counts the devices of all attention groups."""
     setup = serving_setup(LING, "7x")
     assert setup.parallelism == Parallelism(tensor=4, attention_data=8, experts=32)
-    assert (setup.weight_dtype, setup.matmul_dtype, setup.least_decodes) == ("fp8", "fp8", 64)
+    assert (setup.weight_dtype, setup.matmul_dtype) == ("fp8", "fp8")
     assert (setup.engine.max_num_batched_tokens, setup.engine.prefix_cache) == (2048, False)
-    assert setup.engine.buckets(setup.parallelism.ranks, setup.least_decodes).decodes[0] == 8
+    plan = ServingPlan(**setup.plan_keys())
+    assert (plan.moe_backend, plan.least_tokens) == ("fused", 64)
+    assert setup.engine.buckets(plan.ranks, plan.least_tokens).decodes[0] == 8
+
+
+@pytest.mark.parametrize(
+    ("flag", "backend"),
+    [
+        ("", "epmoe"),
+        (" --moe-backend epmoe", "epmoe"),
+        (" --moe-backend fused_v2", "fused"),
+        (" --moe-backend auto", "fused"),
+    ],
+)
+def test_the_experts_of_a_command(flag: str, backend: str) -> None:
+    """A command says what its server runs; the recipes' choice is for plans without a command."""
+    line = "python -m sgl_jax.launch_server --model m --tp 16 --ep 16"
+    setup = serving_setup(line + flag)
+    plan = ServingPlan(**setup.plan_keys())
+    assert plan.moe_backend == backend
+    assert Engine.of("sglang-jax").backend(16) == "fused"
+    again = serving_setup(serving_command("m", plan, setup.engine))
+    assert ServingPlan(**again.plan_keys()) == plan
+
+
+def test_the_fused_kernel_of_vllm_has_no_flag() -> None:
+    plan = ServingPlan(mesh={"tensor": 8}, expert_parallel=True, moe_backend="fused")
+    with pytest.raises(PlanError, match="no flag says it; write moe_backend = 'epmoe'"):
+        serving_command("m", plan, Engine.of("vllm-tpu"))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +153,7 @@ def test_what_a_command_of_sglang_means() -> None:
         ("vllm serve m --speculative-config {}", "num_speculative_tokens is None"),
         ('vllm serve m --kv-transfer-config \'{"kv_role": "x"}\'', "kv_role is 'x'"),
         ("python -m sgl_jax.launch_server --model m --tp 8 --dp 3", "cannot be divided into 3"),
+        ("python -m sgl_jax.launch_server --model m --moe-backend x", "moe-backend is 'x'; valid"),
         ("python -m sgl_jax.launch_server --model m --tp 8 --ep 4", "divided over 4 of 8 devices"),
         ("vllm bench serve --model m", "`vllm bench serve` starts no server"),
     ],
@@ -157,10 +188,12 @@ def test_the_command_of_a_plan_means_the_plan(plan: ServingPlan, name: str) -> N
     line = str(serving_command("Qwen/Qwen3-8B", plan, engine, drafted=2))
     setup = serving_setup(line)
     assert ServingPlan(**setup.plan_keys()) == replace(plan, page_s=engine.page_s)
+    own = {"moe_backend": plan.moe_backend} if name == "sglang-jax" else {}
     assert setup.engine == engine.changed(
         memory_fraction=plan.memory_fraction,
         page_size=plan.page_size,
         max_num_batched_tokens=engine.max_num_batched_tokens,
+        **own,
     )
     assert setup.drafted == 2
 
