@@ -12,6 +12,8 @@ from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
 from .export import export_jax as export_jax
 from .export import export_serving as export_serving
+from .failures import Availability as Availability
+from .failures import availability as availability
 from .hardware import Calibration as Calibration
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice

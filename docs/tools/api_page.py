@@ -10,7 +10,7 @@ from tpusim.graph import GraphWriter
 
 GROUPS = {
     "Simulation": "simulate Result PlanResult ReplayResult write_report",
-    "Slices and chips": "Slice Chip load_chip",
+    "Slices and chips": "Slice Chip load_chip availability Availability",
     "Models": "models models.Transformer models.load models.names models.from_hf models.hf_notes "
     "models.hf_dimensions models.source",
     "Plans and run files": "Plan Input InputUse Measured read_run write_run from_maxtext",

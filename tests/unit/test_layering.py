@@ -19,7 +19,7 @@ ROOT = Path(tpusim.__file__).parent
 ROWS = (
     {"base"},
     {"hardware", "graph", "program", "traffic"},
-    {"accuracy", "network", "models", "plan"},
+    {"accuracy", "failures", "network", "models", "plan"},
     {"partition", "costs", "compiler"},
     {"xla", "lowering", "engine", "profiles", "server"},
     {"frames"},

@@ -6,6 +6,8 @@ from .comparison import StepDifference as StepDifference
 from .comparison import compare as compare
 from .comparison_files import write_check as write_check
 from .comparison_files import write_comparison as write_comparison
+from .figures.availability import availability_data as availability_data
+from .figures.availability import plot_availability as plot_availability
 from .figures.axes_matrix import axes_data as axes_data
 from .figures.axes_matrix import plot_axes as plot_axes
 from .figures.breakdown import breakdown_data as breakdown_data
