@@ -27,6 +27,8 @@ from .figures.scaling import plot_scaling as plot_scaling
 from .figures.scaling import scaling_data as scaling_data
 from .figures.serving_load import load_data as load_data
 from .figures.serving_load import plot_load as plot_load
+from .figures.serving_outage import outage_data as outage_data
+from .figures.serving_outage import plot_outage as plot_outage
 from .figures.serving_requests import plot_requests as plot_requests
 from .figures.serving_requests import requests_data as requests_data
 from .figures.serving_time import plot_server as plot_server
