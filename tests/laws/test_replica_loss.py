@@ -185,6 +185,13 @@ def test_a_mistake_is_one_sentence(given: dict[str, float], said: str) -> None:
         loss_of(failures=ServerFailures(**given))  # type: ignore[arg-type]
 
 
+def test_without_an_answered_request_nothing_is_lost() -> None:
+    policy = replace(POLICY, max_model_len=10)
+    run = partial(_served, small_traffic(), policy)
+    with pytest.raises(PlanError, match="no request is answered"):
+        lose_replica(COLD, run, POD, replicas=2)
+
+
 def test_the_cold_start_of_the_server_is_that_of_the_loss() -> None:
     run = server(small_traffic(rate=8.0, requests=240))
     loss = lose_replica(ServerFailures(), run, POD, replicas=2, ready_s=4.0)[1]

@@ -267,6 +267,8 @@ def lose_replica(
 
 def _outage(failures: ServerFailures, calm: Served, ready_s: float) -> tuple[int, int]:
     """Return when the replica is lost, and how long its cold start lasts, in picoseconds."""
+    if not len(calm.arrival_ps):
+        raise PlanError("no request is answered, so none can lose its replica; raise max_model_len")
     first, last = int(calm.arrival_ps.min()), int(calm.arrival_ps.max())
     cold_s = failures.cold_start_s
     if cold_s is None:
