@@ -9,12 +9,13 @@ around them (`network.wild_first`). A broken electrical link, and any broken lin
 not made of whole cubes, ends the slice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import HardwareError
+from tpusim.hardware.catalogue import catalogue_rules
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.part_tables import (
     PartTable,
@@ -104,8 +105,10 @@ class BrokenParts:
             given = given.written
         if given is None:
             return cls()
+        if isinstance(given, Mapping) and any(given.values()):
+            _check_reroutes(topology, rules)
         places = PlaceReader(topology, num_slices)
-        reader = _PartReader(places, rules)
+        reader = _PartReader(places)
         found = cls(**_TABLE.read(given, BROKEN_ADVICE, reader.value, reader.check))
         for part in found.every:
             _check_detours(part, found.directed(part.slice, topology), topology)
@@ -164,10 +167,9 @@ BROKEN_ADVICE = f"a table of lists, such as switches = [{_TABLE.examples['switch
 
 @dataclass(frozen=True, slots=True)
 class _PartReader:
-    """Reads broken parts of slices that follow some rules."""
+    """Reads broken parts of slices of whole cubes."""
 
     places: PlaceReader
-    rules: SliceRules
 
     def value(self, key: str, where: str, name: str, value: Any) -> Any:
         """Return a value of a link or switch."""
@@ -178,20 +180,25 @@ class _PartReader:
         return _dimension(where, value) if name == "dim" else _face_position(where, value)
 
     def check(self, key: str, where: str, part: BrokenLink | BrokenSwitch) -> None:
-        """Raise HardwareError for a part whose failure ends its slice."""
-        topology, rules = self.places.topology, self.rules
-        if not (rules.reroutes and is_made_of_cubes(topology)):
-            raise HardwareError(
-                f"{where} is {part}, but {rules.generation}:{topology} ends with its first broken "
-                f"link: only slices of whole {CUBE}x{CUBE}x{CUBE} cubes of v4, v5p and 7x route "
-                "around optical links; leave it out, or take such a slice"
-            )
+        """Raise HardwareError for a link whose failure ends its slice."""
+        topology = self.places.topology
         if isinstance(part, BrokenLink) and not all(map(is_optical, part.links(topology))):
             raise HardwareError(
                 f"{where} is {part}, an electrical link inside a cube, which ends its slice; write "
                 f"a link between two cubes or round the torus, whose ends are at {CUBE - 1} and 0 "
                 f"modulo {CUBE} along its dimension"
             )
+
+
+def _check_reroutes(topology: Topology, rules: SliceRules) -> None:
+    """Raise HardwareError for a slice that ends with its first broken link."""
+    if not (rules.reroutes and is_made_of_cubes(topology)):
+        able = [name for name, known in catalogue_rules().items() if known.reroutes]
+        raise HardwareError(
+            f"broken has parts, but {rules.generation}:{topology} ends with its first broken link: "
+            f"only slices of whole {CUBE}x{CUBE}x{CUBE} cubes of {', '.join(able)} route around "
+            "optical links; leave it out, or take such a slice"
+        )
 
 
 def is_made_of_cubes(topology: Topology) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import HardwareError, nearest
+from tpusim.hardware.broken_parts import is_made_of_cubes
 from tpusim.hardware.slice_rules import CUBE
 from tpusim.hardware.slices import Slice
 
@@ -50,7 +51,7 @@ def degraded(pod: Slice, fault: str, dim: int | None = None) -> Slice:
 def _parts(pod: Slice, fault: str, dim: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     if fault not in FAULTS:
         raise HardwareError(f"the fault is {fault!r}; {nearest(str(fault), FAULTS)}")
-    if fault == "switch":
+    if fault == "switch" or not is_made_of_cubes(pod.topology):
         return {"switches": [{"dim": dim, "at": _BESIDE}]}
     at = list(_BESIDE[: len(pod.topology.dims) - 1])
     at.insert(dim, CUBE - 1)

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.hardware import Span, Topology
-from tpusim.network.broken_links import chain_walkers, reroute
 from tpusim.network.chains import one_chain
 from tpusim.network.grids import Numbers
 from tpusim.network.groups import covered_part, on_torus
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.pattern import busiest_links, named_links, on_all_links
+from tpusim.network.reroutes import chain_walkers, reroute
 from tpusim.network.wild_first import LinkSet
 
 Shifted = tuple[tuple[tuple[str, float], ...], int]
