@@ -54,6 +54,7 @@ MEANINGS = {
     "uplink; at least 1",
     "clock": 'clock of matrix and vector units, such as `"1.9 GHz"`, where power limits it',
     "slow": "slow chips, links and slices: see below",
+    "broken": "broken optical links and switches: see below",
     "calibration": "path of a [calibration](calibration.md), relative to the run file",
 }  # fmt: skip
 SLICE_DEFAULTS = {
