@@ -6,7 +6,9 @@ says which), `pytest -m xla` what needs the TPU compiler and is not thorough, `p
 expression is pytest's own, and a test that is named runs with all of its cases.
 """
 
+import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,9 +37,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.markexpr = expression
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage among all tests, which are kept: it takes a quarter of their seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test of what a report holds besides its figures: drawing them takes two seconds."""
+def unadvised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of what a report holds besides advice: simulating changes takes some seconds."""
+    advice = "tpusim.simulation.advice"
+    monkeypatch.setattr(f"{advice}.reasons.MOST_SIMULATIONS", 0)
+    for name in ("plan_changes", "machine_changes"):
+        monkeypatch.setattr(f"{advice}.single_changes.{name}", lambda *_, **__: iter(()))
+
+
+@pytest.fixture
+def undrawn(unadvised: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of what a report holds besides figures and advice: drawing takes two seconds."""
 
     def write(canvas: Any, file: Any, **given: Any) -> None:
         file.write(b"figure")
