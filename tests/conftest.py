@@ -22,6 +22,8 @@ SELECTED = {
     "xla": "xla and not thorough",
 }
 
+ADVICE = "tpusim.simulation.advice"
+
 settings.register_profile("default", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=ALL_EXAMPLES)
 settings.register_profile("dev", deadline=None)
@@ -47,13 +49,35 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def most_simulations() -> Iterator[int]:
+    """No changes are simulated for the reasons of a step, except where a test is `advised`.
+
+    Every summary and every document of a result has reasons, and simulating six changes takes
+    several times as long as a small step.
+    """
+    from tpusim.simulation.advice import reasons
+
+    most = reasons.MOST_SIMULATIONS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reasons, "MOST_SIMULATIONS", 0)
+        yield most
+
+
+@pytest.fixture(scope="module")
+def advised(most_simulations: int) -> Iterator[None]:
+    """For the tests of a file that read the changes of reasons: they are simulated, as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{ADVICE}.reasons.MOST_SIMULATIONS", most_simulations)
+        yield
+
+
 @pytest.fixture
 def unadvised(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a test of what a report holds besides advice: simulating changes takes some seconds."""
-    advice = "tpusim.simulation.advice"
-    monkeypatch.setattr(f"{advice}.reasons.MOST_SIMULATIONS", 0)
+    monkeypatch.setattr(f"{ADVICE}.reasons.MOST_SIMULATIONS", 0)
     for name in ("plan_changes", "machine_changes"):
-        monkeypatch.setattr(f"{advice}.single_changes.{name}", lambda *_, **__: iter(()))
+        monkeypatch.setattr(f"{ADVICE}.single_changes.{name}", lambda *_, **__: iter(()))
 
 
 @pytest.fixture

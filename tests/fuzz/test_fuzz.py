@@ -10,6 +10,8 @@ from extent import thorough
 from fuzz_inputs import KINDS, inputs
 from fuzz_promises import TooMuchError, one_parser, outcome
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 SEEDS = Path(__file__).parent / "seeds"
 FOUND = sorted(path for path in SEEDS.glob("*/*") if path.parent.name in KINDS)
 USUAL = {kind: 60 if kind == "hugging_face" else 200 for kind in KINDS}

@@ -16,6 +16,8 @@ from tpusim.results.proposal import Effort
 from tpusim.runfile import changed_plan
 from tpusim.simulation import simulate
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 MOST = 10
 """Sentences of one run that are simulated again; of 40 runs, 300 and more."""
 

@@ -47,6 +47,8 @@ from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import LEAST_ALIKE, chip_sources, runs_like
 from tpusim.results import LEAST_SHOWN, Advice, ChangeKind, Fit, Result, limits
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 SECTIONS = [
     *("headline", "plan", "time", "advice", "timeline", "use", "memory"),
     *("links", "roofline", "runs", "sources"),
