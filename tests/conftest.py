@@ -50,15 +50,18 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def most_simulations() -> Iterator[int]:
+def most_simulations(request: pytest.FixtureRequest) -> Iterator[int]:
     """No changes are simulated for the reasons of a step, except where a test is `advised`.
 
     Every summary and every document of a result has reasons, and simulating six changes takes
-    several times as long as a small step.
+    several times as long as a small step. Under `-m thorough` all are simulated.
     """
     from tpusim.simulation.advice import reasons
 
     most = reasons.MOST_SIMULATIONS
+    if request.config.option.markexpr == SELECTED["thorough"]:
+        yield most
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reasons, "MOST_SIMULATIONS", 0)
         yield most
