@@ -65,6 +65,7 @@ from .sweeps import scaling as scaling
 from .sweeps import sweep as sweep
 from .traffic import Lengths as Lengths
 from .traffic import Traffic as Traffic
+from .failures import Failures as Failures
 from .training import Checkpoints as Checkpoints
 from .training import Evaluations as Evaluations
 from .training import TrainingResult as TrainingResult

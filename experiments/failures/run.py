@@ -1,11 +1,15 @@
 """Published numbers of goodput and failures beside what tpusim says.
 
-python experiments/failures/run.py
+python experiments/failures/run.py [--out DIR]
+
+`--out` writes the figure of a run's life, of `run.toml`, in a minute more.
 """
 
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tpusim as ts
@@ -185,18 +189,32 @@ def blocking_saves() -> Iterator[Point]:
         yield value(f"throughput, {stop} s stopped each step", published, found.goodput, "%")
 
 
-def points() -> list[Point]:
-    """Return all published numbers with what tpusim says."""
-    parts = (mean_times(), ettr_runs(), gemini(), elastic_recovery(), blocking_saves())
-    return [point for part in parts for point in part]
+PARTS = (mean_times, ettr_runs, gemini, elastic_recovery, blocking_saves)
+
+
+def life() -> Any:
+    """Return the figure of the life of the run of `run.toml`."""
+    from tpusim.report import plot_run_life, run_life_data
+
+    read = ts.read_run(Path(__file__).parent / "run.toml")
+    assert read.train is not None
+    result = ts.train(read.model, read.plan, read.pod, read.train)
+    return plot_run_life(run_life_data(result)).figure
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, and write the figure."""
+    parser = ArgumentParser(description="Published numbers of goodput beside what tpusim says.")
+    parser.add_argument("--out", type=Path, help="folder of the figure")
+    out = parser.parse_args().out
     print("| | published | tpusim |")
     print("| --- | ---: | ---: |")
-    for point in points():
-        print(point)
+    for part in PARTS:
+        for point in part():
+            print(point)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        life().savefig(out / "life.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
