@@ -64,6 +64,7 @@ from .traffic import Lengths as Lengths
 from .traffic import Traffic as Traffic
 from .training import Checkpoints as Checkpoints
 from .training import Evaluations as Evaluations
+from .training import Stragglers as Stragglers
 from .training import TrainingResult as TrainingResult
 from .training import TrainingRun as TrainingRun
 from .training import train as train

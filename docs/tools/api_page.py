@@ -21,7 +21,7 @@ GROUPS = {
     "explain_placement explain_collectives explain_pipeline explain_lines",
     "Sweeps and searches": "Space sweep PlanSpace slices_of bound search cluster scaling Scaling "
     "with_measured",
-    "Training runs": "train TrainingRun Evaluations Checkpoints TrainingResult",
+    "Training runs": "train TrainingRun Evaluations Checkpoints Stragglers TrainingResult",
     "Serving": "serve ServingPlan ServingResult Engine Traffic Traffic.poisson Traffic.burst "
     "Traffic.closed_loop Traffic.read Lengths read_serving TrafficKeys ServerOptions "
     "knee search_servers ServerSpace Targets",
@@ -38,6 +38,7 @@ BY_KEYS = {"Plan": "plan", "models.Transformer": "model", "Input": "input", "Mea
 
 CONSTRUCTED = (
     *("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints", "StepLoad"),
+    "Stragglers",
     *("ServerSpace", "Targets"),
 )
 """Further classes that a user constructs; others are made by functions."""
