@@ -22,8 +22,8 @@ from tpusim.training.straggler_forms import StepLaw, quantiles
 from tpusim.training.stragglers import Stragglers
 
 QUANTILES = (0.5, 0.9, 0.99)
-MOST_EVENTS = 300_000
-"""Events of all random runs together: each takes 2 us."""
+MOST_EVENTS = 100_000
+"""Events of all random runs together: each takes 10 us."""
 
 WORDS = {"chips": "slow chips", "pauses": "host pauses", "slices": "uneven slices"}
 

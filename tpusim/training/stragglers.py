@@ -18,7 +18,7 @@ from tpusim.base.value_checks import (
 )
 
 DAY_S, HOUR_S = 86400.0, 3600.0
-MOST_RATE = 1e6
+MOST_RATE = 1e9
 MOST_RUNS, MOST_SEED = 10_000, 2**63 - 1
 MOST_SLOWDOWN = 1e6
 
