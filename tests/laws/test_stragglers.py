@@ -40,7 +40,7 @@ def survey(of: int = 1, **asked: Any) -> StragglerSurvey:
 def drawn(seed: int) -> dict[str, Any]:
     """Random causes, of which some are left out."""
     rng = Random(seed)
-    causes = {
+    causes: dict[str, Any] = {
         "chips": {"per_day": 10 ** rng.uniform(-3, 1), "duration_s": 10 ** rng.uniform(1, 4),
                   "slowdown": 1 + rng.random()},
         "pauses": {"per_hour": 10 ** rng.uniform(-1, 2), "seconds": 10 ** rng.uniform(-2, 1),
@@ -72,8 +72,8 @@ def test_without_stragglers_nothing_is_longer() -> None:
     assert nothing.simulated.tolist() == [1.0, 1.0]
 
 
-CHIPS = {"duration_s": 600.0, "per_day": 0.5, "compute": 0.7}
-PAUSES = {"per_hour": 30.0, "seconds": 1.0, "lead_s": 0.0}
+CHIPS: dict[str, Any] = {"duration_s": 600.0, "per_day": 0.5, "compute": 0.7}
+PAUSES: dict[str, Any] = {"per_hour": 30.0, "seconds": 1.0, "lead_s": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_more_of_a_cause_is_never_faster(
 @pytest.mark.parametrize("seed", range(20))
 def test_synchronised_pauses_are_never_worse(seed: int) -> None:
     rng = Random(seed)
-    pauses = {
+    pauses: dict[str, Any] = {
         "per_hour": 10 ** rng.uniform(-1, 2.5), "seconds": 10 ** rng.uniform(-2, 1),
         "lead_s": rng.choice([0.0, 0.3, None]),
     }  # fmt: skip
@@ -161,22 +161,19 @@ def test_a_slow_chip_takes_as_long_as_its_simulation() -> None:
 
 
 def test_failures_and_stragglers_work_together() -> None:
-    both = TrainingRun(
-        steps=1000, step_time_s=STEP_S, stragglers={"pauses": PAUSES, "runs": 1},
-        failures={"runs": 5, "slowdown": 1.1},
-        checkpoints={"every": 100},
-    )  # fmt: skip
-    alone = TrainingRun(
-        steps=1000, step_time_s=STEP_S * survey(pauses=PAUSES).factor,
-        failures={"runs": 5, "slowdown": 1.1}, checkpoints={"every": 100},
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "steps": 1000, "failures": {"runs": 5, "slowdown": 1.1}, "checkpoints": {"every": 100},
+    }  # fmt: skip
+    asked: Any = {"pauses": PAUSES, "runs": 1}
+    both = TrainingRun(step_time_s=STEP_S, stragglers=asked, **given)
+    alone = TrainingRun(step_time_s=STEP_S * survey(pauses=PAUSES).factor, **given)
     first, second = (train_step(step(), run) for run in (both, alone))
     assert first.wall_s == pytest.approx(second.wall_s, rel=1e-9)
     assert {"failures", "stragglers"} <= first.facts().keys()
 
 
 def test_the_same_seed_gives_the_same_runs() -> None:
-    asked = {"chips": CHIPS, "pauses": PAUSES, "runs": 5}
+    asked: dict[str, Any] = {"chips": CHIPS, "pauses": PAUSES, "runs": 5}
     first, again, other = (survey(**asked, seed=seed) for seed in (1, 1, 2))
     assert first.facts() == again.facts()
     assert str(trained(**asked, seed=1)) == str(trained(**asked, seed=1))
