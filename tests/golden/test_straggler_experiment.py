@@ -1,4 +1,4 @@
-"""The experiment on stragglers: its page says what the simulator says, beside what was published."""
+"""The experiment on stragglers: its page says what the simulator says, and what was published."""
 
 from scripts import EXPERIMENTS, experiment
 
