@@ -13,7 +13,7 @@ from tpusim.simulation import simulate
 from tpusim.training.straggler_forms import slowest_deviation
 from tpusim.training.stragglers import SlowChips, Stragglers, UnevenSlices
 
-KEPT = 64
+KEPT = 16
 """Slowdowns that are kept, so that no step is simulated twice."""
 
 

@@ -31,20 +31,13 @@ class StepLaw(NamedTuple):
         return float(self.lengths @ self.chances)
 
 
-def share_hit(chance: float, hosts: int) -> float:
-    """Return the share of steps that a pause hits: `1 - (1 - p)^n`.
-
-    chance: that a host pauses in a step.
-    """
-    return 1 - (1 - chance) ** hosts
-
-
 def most_pauses(mean: float, hosts: int) -> NDArray[np.float64]:
     """Return the chances that the host with the most pauses of a step has 0, 1, 2, ... of them.
 
     mean: pauses of one host in a step, whose number has a Poisson distribution.
 
-    The largest of n independent numbers is at most k with the chance `F(k)^n`.
+    The largest of n independent numbers is at most k with the chance `F(k)^n`, so a share of
+    `1 - (1 - p)^n` of the steps meets a pause, if a host pauses in a step with the chance p.
     """
     if not mean:
         return np.ones(1)

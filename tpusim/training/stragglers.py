@@ -173,7 +173,8 @@ class Stragglers:
         check_positive("stragglers.runs", self.runs)
         for name, most in (("runs", MOST_RUNS), ("seed", MOST_SEED)):
             value = getattr(self, name)
-            if not is_number(value) or value != int(value) or not 0 <= value <= most:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not 0 <= value <= most:
                 raise PlanError(
                     f"stragglers.{name} is {shown(value)}; write a whole number from 0 to {most:,}"
                 )
@@ -221,13 +222,13 @@ def _part(name: str, value: Any, kind: type) -> Any:
     return kind(**value)
 
 
-def _check(where: str, value: object, low: float, high: float) -> None:
-    if not is_number(value) or not low <= float(str(value)) <= high:
+def _check(where: str, value: Any, low: float, high: float) -> None:
+    if not is_number(value) or not low <= value <= high:
         raise PlanError(f"{where} is {shown(value)}; write a number from {low:g} to {high:,g}")
 
 
-def _check_share(where: str, value: object) -> None:
-    if not is_number(value) or not 0 < float(str(value)) <= 1:
+def _check_share(where: str, value: Any) -> None:
+    if not is_number(value) or not 0 < value <= 1:
         raise PlanError(
             f"{where} is {shown(value)}; write the share that is left, from above 0 to 1"
         )

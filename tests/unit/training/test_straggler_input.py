@@ -11,7 +11,7 @@ from commands import said
 import tpusim as ts
 from tpusim.base import TpusimError
 from tpusim.training import TrainingRun, train_step
-from tpusim.training.straggler_forms import most_pauses, share_hit, slowest_deviation
+from tpusim.training.straggler_forms import most_pauses, slowest_deviation
 
 MODEL = ts.models.Transformer(layers=2, embed=256, mlp=1024, heads=2, vocab=500)
 PLAN = ts.Plan(mesh={"fsdp": 64}, seq_len=128, global_batch=64)
@@ -37,6 +37,7 @@ POD = ts.Slice("v4", "4x4x4")
         ({"slices": {"shares": [1.0, 2.0]}}, "stragglers.slices.shares[1] is 2.0"),
         ({"runs": 0}, "stragglers.runs is 0"),
         ({"seed": -1}, "stragglers.seed is -1"),
+        ({"seed": 1.0}, "stragglers.seed is 1.0"),
     ],
 )  # fmt: skip
 def test_bad_input_is_a_sentence(given: dict[str, Any], sentence: str) -> None:
@@ -71,7 +72,6 @@ def test_a_pipeline_takes_the_slowdown_that_is_given() -> None:
 
 
 def test_forms_of_small_cases() -> None:
-    assert share_hit(0.1, 2) == pytest.approx(0.19)
     assert most_pauses(0.3, 5).sum() == pytest.approx(1)
     assert most_pauses(0.3, 5)[0] == pytest.approx((2.718281828459045**-0.3) ** 5)
     three = 3 / (2 * sqrt(3.141592653589793))
