@@ -6,7 +6,9 @@ says which), `pytest -m xla` what needs the TPU compiler and is not thorough, `p
 expression is pytest's own, and a test that is named runs with all of its cases.
 """
 
+import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ SELECTED = {
     "thorough": f"thorough or {APART}",
     "xla": "xla and not thorough",
 }
+
+ADVICE = "tpusim.simulation.advice"
 
 settings.register_profile("default", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=ALL_EXAMPLES)
@@ -35,9 +39,53 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.markexpr = expression
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage among all tests, which are kept: it takes a quarter of their seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def most_simulations(request: pytest.FixtureRequest) -> Iterator[int]:
+    """No changes are simulated for the reasons of a step, except where a test is `advised`.
+
+    Every summary and every document of a result has reasons, and simulating six changes takes
+    several times as long as a small step. Under `-m thorough` all are simulated.
+    """
+    from tpusim.simulation.advice import reasons
+
+    most = reasons.MOST_SIMULATIONS
+    if request.config.option.markexpr == SELECTED["thorough"]:
+        yield most
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reasons, "MOST_SIMULATIONS", 0)
+        yield most
+
+
+@pytest.fixture(scope="module")
+def advised(most_simulations: int) -> Iterator[None]:
+    """For the tests of a file that read the changes of reasons: they are simulated, as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{ADVICE}.reasons.MOST_SIMULATIONS", most_simulations)
+        yield
+
+
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test of what a report holds besides its figures: drawing them takes two seconds."""
+def unadvised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of what a report holds besides advice: simulating changes takes some seconds."""
+    monkeypatch.setattr(f"{ADVICE}.reasons.MOST_SIMULATIONS", 0)
+    for name in ("plan_changes", "machine_changes"):
+        monkeypatch.setattr(f"{ADVICE}.single_changes.{name}", lambda *_, **__: iter(()))
+
+
+@pytest.fixture
+def undrawn(unadvised: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of what a report holds besides figures and advice: drawing takes two seconds."""
 
     def write(canvas: Any, file: Any, **given: Any) -> None:
         file.write(b"figure")

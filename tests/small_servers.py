@@ -54,6 +54,7 @@ def by_hand(**columns: Any) -> Served:
         "output": np.ones(count, np.int64),
         "cached": np.zeros(count, np.int64),
         "preemptions": np.zeros(count, np.int64),
+        "resumed_ps": np.full(count, -1),
         "spans": spans(),
         "gaps": (column(), column()),
         "present_ps": 0,

@@ -12,6 +12,8 @@ from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
 from .export import export_jax as export_jax
 from .export import export_serving as export_serving
+from .failures import Availability as Availability
+from .failures import availability as availability
 from .hardware import Calibration as Calibration
 from .hardware import Chip as Chip
 from .hardware import Slice as Slice
@@ -52,6 +54,7 @@ from .serving.search import ServerSpace as ServerSpace
 from .serving.search import Targets as Targets
 from .serving.search import search_servers as search_servers
 from .serving.serve import serve as serve
+from .serving.server_failures import ServerFailures as ServerFailures
 from .simulation import explain_collectives as explain_collectives
 from .simulation import explain_placement as explain_placement
 from .simulation import simulate as simulate

@@ -10,7 +10,7 @@ from tpusim.graph import GraphWriter
 
 GROUPS = {
     "Simulation": "simulate Result PlanResult ReplayResult write_report",
-    "Slices and chips": "Slice Chip load_chip",
+    "Slices and chips": "Slice Chip load_chip availability Availability",
     "Models": "models models.Transformer models.load models.names models.from_hf models.hf_notes "
     "models.hf_dimensions models.source",
     "Plans and run files": "Plan Input InputUse Measured read_run write_run from_maxtext",
@@ -24,7 +24,7 @@ GROUPS = {
     "Training runs": "train TrainingRun Evaluations Checkpoints Stragglers TrainingResult",
     "Serving": "serve ServingPlan ServingResult Engine Traffic Traffic.poisson Traffic.burst "
     "Traffic.closed_loop Traffic.read Lengths read_serving TrafficKeys ServerOptions "
-    "knee search_servers ServerSpace Targets",
+    "ServerFailures knee search_servers ServerSpace Targets",
     "Profiles and measurements": "read_profile Profile diagnose Diagnosis validate calibrate "
     "Calibration",
     "Figures": "plot plot.breakdown plot.timeline plot.memory plot.utilisation plot.roofline "
@@ -39,7 +39,7 @@ BY_KEYS = {"Plan": "plan", "models.Transformer": "model", "Input": "input", "Mea
 CONSTRUCTED = (
     *("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints", "StepLoad"),
     "Stragglers",
-    *("ServerSpace", "Targets"),
+    *("ServerSpace", "Targets", "ServerFailures"),
 )
 """Further classes that a user constructs; others are made by functions."""
 

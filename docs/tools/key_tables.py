@@ -17,6 +17,7 @@ from tpusim.runfile.serving import DEFAULT_ENGINE
 from tpusim.runfile.serving_fields import SERVING_FIELDS
 from tpusim.searches.request import SearchRequest
 from tpusim.serving.engines import Engine
+from tpusim.serving.server_failures import ServerFailures
 from tpusim.sweeps import Space
 
 UNITS = {
@@ -25,6 +26,7 @@ UNITS = {
     "step_s": "s",
     "input_s": "s",
     "rate": "requests/s",
+    **dict.fromkeys(("cold_start_s", "at_s", "mtbf_s", "ttft_s", "tpot_s"), "s"),
     **dict.fromkeys(("host_s", "sequence_s", "request_s", "hold_s", "ready_s"), "s"),
     **dict.fromkeys(("record_bytes", "read_bytes"), "B"),
     **dict.fromkeys(("read_latency", "decode_s"), "s"),
@@ -52,6 +54,7 @@ MEANINGS = {
     "uplink; at least 1",
     "clock": 'clock of matrix and vector units, such as `"1.9 GHz"`, where power limits it',
     "slow": "slow chips, links and slices: see below",
+    "broken": "broken optical links and switches: see below",
     "calibration": "path of a [calibration](calibration.md), relative to the run file",
 }  # fmt: skip
 SLICE_DEFAULTS = {
@@ -167,6 +170,7 @@ def tables() -> dict[str, str]:
         "measured": table(list(keys_of(Measured))),
         "serving": table(list(_serving_keys())),
         "traffic": table(list(keys_of(TrafficKeys)), {**UNITS, "window": "s"}),
+        "failures": table(list(keys_of(ServerFailures))),
         "sweep": table(list(keys_of(Space, FIELDS["sweep"]))),
         "search": table(list(keys_of(SearchRequest, FIELDS["search"]))),
     }

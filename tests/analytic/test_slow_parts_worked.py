@@ -9,7 +9,7 @@ import pytest
 from plans import ENCODER_480B, PLAN_480B, plan_of, small
 
 from tpusim.costs import HBM, STRAGGLERS, CostedProgram, Task, TaskLoop, link_seconds, route
-from tpusim.costs.device_classes import slowed_route
+from tpusim.costs.impaired_links import slowed_route
 from tpusim.engine import Timeline, run
 from tpusim.hardware import Slice, Span, Topology, load_chip
 from tpusim.network import Loads, groups, link_shape

@@ -129,6 +129,7 @@ SERVERS: Sequence[Sections] = (
         "model": DENSE,
         "serving": {"mesh": {"tensor": 4}, "max_num_seqs": 8, "max_num_batched_tokens": 256},
         "traffic": {"rate": 50.0, "requests": 20, "prompt": 100, "output": 8},
+        "failures": {"cold_start_s": 0.1, "ttft_s": 0.5},
     },
     {
         "slice": {"name": "v6e-4"},

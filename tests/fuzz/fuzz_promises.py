@@ -79,14 +79,23 @@ class TooMuchError(BaseException):
 def outcome(kind: str, data: bytes, folder: Path) -> str:
     """Whether an input is `taken` or `refused`.
 
-    The yardsticks of a summary, the steps of a perfect compiler and of MaxText, are simulated for
-    each fourth run file alone.
+    What a summary simulates besides the step is simulated for each fourth run file and each
+    sixteenth other input.
     """
-    names = ("perfect_compiler", "as_maxtext")
-    skipped = patch.multiple("tpusim.cli.simulate_command", **dict.fromkeys(names, lambda _: None))
-    whole = kind == "run_file" and zlib.crc32(data) % 16 in (0, 5, 10, 15)
-    with _limits(), nullcontext() if whole else skipped:
+    whole = zlib.crc32(data) % 16 in ((0, 5, 10, 15) if kind == "run_file" else (0,))
+    with _limits(), nullcontext() if whole else _the_step_alone():
         return _python(data) if kind == "python" else _command(kind, data, folder)
+
+
+@contextmanager
+def _the_step_alone() -> Iterator[None]:
+    """Without the steps of a perfect compiler and of MaxText, and the changes of reasons."""
+    names = ("perfect_compiler", "as_maxtext")
+    with (
+        patch.multiple("tpusim.cli.simulate_command", **dict.fromkeys(names, lambda _: None)),
+        patch("tpusim.simulation.advice.reasons.MOST_SIMULATIONS", 0),
+    ):
+        yield
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Thousands of nearly valid inputs of twelve kinds: answered, or refused in one sentence."""
+"""Nearly valid inputs of twelve kinds: answered, or refused in one sentence."""
 
 import traceback
 from collections import Counter
@@ -10,9 +10,11 @@ from extent import thorough
 from fuzz_inputs import KINDS, inputs
 from fuzz_promises import TooMuchError, one_parser, outcome
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 SEEDS = Path(__file__).parent / "seeds"
 FOUND = sorted(path for path in SEEDS.glob("*/*") if path.parent.name in KINDS)
-USUAL = {kind: 60 if kind == "hugging_face" else 200 for kind in KINDS}
+USUAL = {kind: 40 if kind == "hugging_face" else 120 for kind in KINDS}
 """Inputs of each kind otherwise; a config whose step does not fit has ways to fit searched."""
 
 ALL = {kind: 2000 if kind == "hlo" else 1200 for kind in KINDS}

@@ -144,6 +144,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
+@pytest.mark.usefixtures("undrawn")
 def test_a_command_of_the_documents_runs(
     page: str, command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

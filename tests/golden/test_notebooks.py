@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from scripts import script
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.py"))
 LARGEST_NOTEBOOK = 200_000

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from scripts import script
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 COOKBOOK = script(ROOT / "docs/tools/cookbook.py")

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from extent import thorough
 
 import tpusim as ts
 from tpusim.hardware import parse_slice
@@ -52,7 +53,9 @@ def test_sizes_of_the_table_are_those_of_today(monkeypatch: pytest.MonkeyPatch) 
         assert size.decades == pytest.approx(float(row["decades"]), abs=0.06), each.name
 
 
-@pytest.mark.parametrize(("experiment", "table"), [("run", "runs"), ("checkpoints", "checkpoints")])
+@pytest.mark.parametrize(
+    ("experiment", "table"), [thorough("run", "runs"), ("checkpoints", "checkpoints")]
+)
 def test_the_page_shows_what_the_experiment_prints(
     experiment: str,
     table: str,

@@ -16,6 +16,8 @@ from tpusim.cli.app import app
 from tpusim.maxtext import from_maxtext
 from tpusim.plan.default_rules import DEFAULT_RULES
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = (DOCS / "user_guide.md").read_text("utf-8")
 COMING = (DOCS / "coming_from.md").read_text("utf-8")

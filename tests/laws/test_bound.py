@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from extent import sample, seeds
+from extent import sample, seeds, thorough
 from many_plans import Rests
 from test_any_plan import (
     PODS,
@@ -239,7 +239,7 @@ def test_bounds_of_plans_of_several_generations_are_those_of_each() -> None:
         together = bounds(model, block).seconds
         finite = np.flatnonzero(np.isfinite(together)).tolist()
         assert len(finite) > 150
-        for at in rng.sample(finite, 30):
+        for at in rng.sample(finite, 15):
             alone = bound(model, block.plan(at), block.pods[block.pod[at]])
             assert together[at] == pytest.approx(alone, rel=1e-12)
 
@@ -281,10 +281,13 @@ def test_the_bound_of_many_plans_with_muon_is_that_of_each() -> None:
     assert np.allclose(together, [bound(model, *each) for each in plans], rtol=1e-12)
 
 
-def test_thousands_of_refused_plans_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 4,000 batches, those that four devices or the microbatches do not divide are refused."""
+@pytest.mark.parametrize("size", [1200, thorough(4000)])
+def test_thousands_of_refused_plans_are_bounded_together(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all batches, those that four devices or the microbatches do not divide are refused."""
     model = Transformer(layers=2, embed=256, mlp=1024, heads=8, vocab=1000)
-    pod, size = Slice("v5e", "2x2"), 4000
+    pod = Slice("v5e", "2x2")
     base = Plan(mesh={"data": 2, "fsdp": 2}, seq_len=64, global_batch=8)
     batch, counts = 6000 + np.arange(size), np.array([1, 2, 3, 4] * (size // 4))
     plans = PlanArrays(

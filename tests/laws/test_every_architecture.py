@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from bounded import bound_and_operations, operations_below
-from extent import seeds
+from extent import seeds, thorough
 from many_architectures import AnyCase, any_model, any_plan
 from test_any_plan import obeys
 
@@ -22,7 +22,10 @@ BLOCK = 50
 """Plans of one test."""
 
 BLOCKS = 134
-"""Tests, of whose 6,700 plans three of four are simulated: 5,000."""
+"""Thorough tests, of whose 6,700 plans three of four are simulated: 5,000."""
+
+FIRST = 2 * len(ARCHITECTURES)
+"""Plans by default: two of each architecture."""
 
 LONGEST_SENTENCE = 400
 
@@ -39,10 +42,14 @@ def simulated(case: AnyCase, refused: Counter[str]) -> Result | None:
         return None
 
 
-@pytest.mark.parametrize("block", seeds(BLOCKS, default=1))
-def test_random_plans_of_every_architecture_obey_the_laws(block: int) -> None:
+@pytest.mark.parametrize(
+    "plans",
+    [range(FIRST), *(thorough(range(BLOCK * at, BLOCK * (at + 1))) for at in range(BLOCKS))],
+    ids=str,
+)
+def test_random_plans_of_every_architecture_obey_the_laws(plans: range) -> None:
     refused: Counter[str] = Counter()
-    for seed in range(BLOCK * block, BLOCK * (block + 1)):
+    for seed in plans:
         case = any_plan(seed)
         result = simulated(case, refused)
         if result is not None:
@@ -51,9 +58,9 @@ def test_random_plans_of_every_architecture_obey_the_laws(block: int) -> None:
             least, operations = bound_and_operations(*case)
             assert 0 < least <= result.step_time_s, seed
             assert not operations_below(operations, result), seed
-    print(f"{BLOCK - refused.total()} plans simulated, {refused.total()} refused:")
+    print(f"{len(plans) - refused.total()} plans simulated, {refused.total()} refused:")
     print(*(f"{count} x {said}" for said, count in refused.most_common()), sep="\n")
-    assert refused.total() < BLOCK / 2
+    assert refused.total() < len(plans) / 2
 
 
 @pytest.mark.parametrize("seed", seeds(60, default=2))

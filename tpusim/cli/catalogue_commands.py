@@ -1,12 +1,24 @@
 """Commands that show what the catalogue and the cost model know."""
 
 import re
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from tpusim.base.errors import PlanError
-from tpusim.cli.app import AsJson, app, argument, explain_app, option
+from tpusim.cli.app import (
+    AsJson,
+    FigureFolder,
+    Quiet,
+    app,
+    argument,
+    explain_app,
+    option,
+    printed,
+    tried_folder,
+    with_files,
+)
 from tpusim.cli.completion import complete_chip
 
 
@@ -21,6 +33,41 @@ def chips(
     from tpusim.hardware import show_chip, show_chips
 
     return show_chips() if name is None else show_chip(name)
+
+
+@app.command()
+def availability(
+    chip: Annotated[
+        str, typer.Argument(metavar="CHIP", help="Such as v4.", autocompletion=complete_chip)
+    ],
+    shape: Annotated[str, argument("SHAPE", "Chips of a slice: 8x16x16.")],
+    host: Annotated[
+        float | None,
+        option("--host-availability", "FRACTION", "Of the time in which a host is up."),
+    ] = None,
+    cubes: Annotated[int | None, option("--cubes", "N", "Of the pod; a whole one else.")] = None,
+    spares: Annotated[
+        int | None, option("--spares", "K", "Cubes beyond those needed, in place of --cubes.")
+    ] = None,
+    slices: Annotated[int, option("--slices", "M", "At the same time.")] = 1,
+    static: Annotated[bool, option("--static", None, "Without optical switches.")] = False,
+    out: FigureFolder = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> str:
+    """Show how often a slice can be placed while parts of its pod have failed."""
+    from tpusim.base.json_text import json_text
+    from tpusim.cli.availability_command import write_availability
+    from tpusim.failures import availability
+
+    folder = tried_folder(out, "answer")
+    found = availability(
+        chip, shape, host_availability=host, cubes=cubes, spares=spares, slices=slices,
+        static=static,
+    )  # fmt: skip
+    answer = json_text(found.facts()) if as_json else str(found)
+    text = with_files(answer, folder, partial(write_availability, found), as_json=as_json)
+    return printed(text, as_json=as_json, quiet=quiet)
 
 
 @app.command()

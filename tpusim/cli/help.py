@@ -27,6 +27,7 @@ EXAMPLES: Mapping[str, str] = {
     "validate": "tpusim validate tests/measured/runs/later",
     "calibrate": "tpusim calibrate tests/measured/runs/later/yx-v6e-8-272m-b8.toml --out mine.toml",
     "chips": "tpusim chips v5p",
+    "availability": "tpusim availability v4 8x16x16 --host-availability 0.995",
     "keys": "tpusim keys plan.attention",
     "models": "tpusim models llama3.1-8b",
     "compile": "tpusim compile step.mlir --slice v5e:4x4 --mesh data=16 --out step.hlo.gz",

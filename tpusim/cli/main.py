@@ -10,10 +10,11 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from shutil import get_terminal_size
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -50,6 +51,12 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+@cache
+def _command() -> Any:
+    """Return the application as a command, which takes as long to make as a short one to run."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command, print its answer, and return the exit code.
 
@@ -57,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         with printed_on(terminal_columns()):
-            answer = app(
+            answer = _command()(
                 args=list(arguments) or ["--help"], prog_name="tpusim", standalone_mode=False
             )
     except InterruptedWorkError as error:

@@ -39,7 +39,8 @@ def serve_run(run: ServingRun) -> ServingResult:
                 "the section [traffic] is missing; write one with rate, requests, prompt and output"
             )
         traffic = run.traffic.traffic(run.folder)
-        result = serve(run.model, run.plan, run.pod, traffic, run.engine, **asdict(run.options))
+        options = {**asdict(run.options), "failures": run.failures}
+        result = serve(run.model, run.plan, run.pod, traffic, run.engine, **options)
         return replace(result, notes=(*result.notes, *run.notes))
 
 

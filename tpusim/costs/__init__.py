@@ -18,6 +18,8 @@ from tpusim.costs.convolution import fastest_way as fastest_way
 from tpusim.costs.convolution import is_depthwise as is_depthwise
 from tpusim.costs.convolution import useful_share as useful_share
 from tpusim.costs.device_classes import cost_classes as cost_classes
+from tpusim.costs.device_classes import cost_worst as cost_worst
+from tpusim.costs.impaired_links import SliceLinks as SliceLinks
 from tpusim.costs.links import DCN as DCN
 from tpusim.costs.links import DIE_LINKS as DIE_LINKS
 from tpusim.costs.links import FROM_HOST as FROM_HOST

@@ -1,13 +1,13 @@
 """Folding in space: devices that cannot be told apart, one lane for each class of them.
 
 All devices run one program; they differ in their speed, in the slow links on the routes of their
-collectives, and in whom they meet there. A colour refinement finds the classes (the 1-dimensional
-Weisfeiler-Leman algorithm, arXiv:1907.09582, section 2): devices begin with the colour of their
-speed; then each takes into its colour those that occur in its group of every collective, and the
-route of that group, until no colour splits. Devices of a class then do the same at the same
-picosecond, by induction over the events: a collective begins when the last member has arrived, and
-ends when the last has ended, so it depends on which colours a group has, and not on how many of
-each. A healthy pod is one class.
+collectives and in the bytes that go round broken ones, and in whom they meet there. A colour
+refinement finds the classes (the 1-dimensional Weisfeiler-Leman algorithm, arXiv:1907.09582,
+section 2): devices begin with the colour of their speed; then each takes into its colour those that
+occur in its group of every collective, and the route of that group, until no colour splits. Devices
+of a class then do the same at the same picosecond, by induction over the events: a collective
+begins when the last member has arrived, and ends when the last has ended, so it depends on which
+colours a group has, and not on how many of each. A healthy pod is one class.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,21 +17,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tpusim.costs.impaired_links import SliceLinks, impaired_slices
 from tpusim.costs.network_tasks import CollectiveCosts
-from tpusim.costs.program_costs import cost_lane
-from tpusim.costs.route import BUSIEST_WEIGHT, NO_ROUTE, CollectiveRoute, link_weight
+from tpusim.costs.program_costs import cost_lane, cost_lanes
+from tpusim.costs.route import NO_ROUTE, CollectiveRoute
 from tpusim.costs.tasks import CostedProgram
-from tpusim.hardware import (
-    DCN_PREFIX,
-    DIE,
-    Chip,
-    Placement,
-    Slice,
-    link_ends,
-    speed_words,
-)
-from tpusim.network import Loads, slowed_pattern
-from tpusim.network.groups import Chips
+from tpusim.hardware import DCN_PREFIX, DIE, Chip, Placement, Slice, speed_words
 from tpusim.program import Collective, Program, walk_ops
 
 Numbers = NDArray[np.intp]
@@ -77,6 +68,26 @@ def cost_classes(
             )
         )
     return tuple(lanes)
+
+
+def cost_worst(
+    programs: Sequence[Program], pod: Slice, placement: Placement
+) -> tuple[CostedProgram, ...]:
+    """Return the programs of a pipeline's stages with the routes of the group that is worst off.
+
+    For lanes that do not meet in their collectives: stages, and messages over every link.
+    """
+    machine = CollectiveCosts.of(programs[0], pod, placement)
+    devices = _Devices.of(pod, placement, machine.sizes)
+    keys = dict.fromkeys(key for program in programs for key in _meetings(program, machine)[0])
+    slowed = {
+        key: max(devices.routes(key, devices.groups(key[0]))[1], key=_slowness) for key in keys
+    }
+    return cost_lanes(programs, _machine_of(machine, pod.chip, slowed))
+
+
+def _slowness(path: CollectiveRoute) -> tuple[float, int]:
+    return path.share, path.hops
 
 
 def _machine_of(
@@ -165,25 +176,15 @@ class _Devices:
         _, path = key
         numbers = np.zeros(len(self), dtype=np.intp)
         found = {path: 0}
-        for number in sorted({link.slice for link in self.pod.slow.links}):
-            slowness = self._slowness(number)
+        for number in impaired_slices(self.pod):
+            links = SliceLinks.of(self.pod, number)
             inside = self.places[:, 0] == number
             for group in np.unique(groups[inside]).tolist():
                 own = inside & (groups == group)
                 members = np.unique(self.places[own, 1:-1], axis=0)
-                slowed = slowed_route(path, members, slowness)
+                slowed = links.route(path, members)
                 numbers[own] = found.setdefault(slowed, len(found))
         return numbers, list(found)
-
-    def _slowness(self, number: int) -> NDArray[np.float64]:
-        """Return the slowness of the links of a slice, [dimension, direction, *coordinates]."""
-        topology = self.pod.topology
-        slowness = np.ones((len(topology.dims), 2, *topology.dims))
-        for link in self.pod.slow.links:
-            if link.slice == number:
-                for dim, side, at in link_ends(*link.between, topology):
-                    slowness[(dim, side, *at)] = 1 / link.bandwidth
-        return slowness
 
 
 def _at_speed(chip: Chip, compute: float, hbm: float) -> Chip:
@@ -224,37 +225,3 @@ def _seen(colours: Numbers, groups: Numbers) -> Numbers:
         for low, high in pairwise(bounds.tolist())
     ]
     return np.asarray(np.array(kinds)[groups])
-
-
-def slowed_route(path: CollectiveRoute, members: Chips, slowness: Loads) -> CollectiveRoute:
-    """Return the route of the group of some chips, whose slow links carry longer loads.
-
-    members: coordinates of the group's chips, [member, dimension].
-    slowness: of each link the factor by which it is slower, [dimension, direction, *coordinates].
-
-    The route itself if the group uses no slow link. Bytes on its links are those that healthy links
-    would move in the same time; those across the die and in HBM stay what they are.
-    """
-    carried = path.carried
-    if carried is None:
-        return path
-    found = slowed_pattern(
-        carried.kind, carried.algorithm, carried.spans, carried.topology, members, slowness
-    )
-    if found is None:
-        return path
-    part, further = carried.part, path.hops - carried.hops
-    loads = {link: part * load for link, load in found.links}
-    share = max(loads.values())
-    weights = {link: link_weight(load / share) for link, load in loads.items()}
-    across = {link: weight for link, weight in path.links if link not in loads}
-    weights |= {
-        link: link_weight(weight / BUSIEST_WEIGHT * path.share / share)
-        for link, weight in across.items()
-    }
-    return replace(
-        path,
-        share=share,
-        links=tuple(weights.items()),
-        paths=tuple((part * nbytes, hops + further) for nbytes, hops in found.paths),
-    )

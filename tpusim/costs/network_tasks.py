@@ -20,6 +20,7 @@ from tpusim.costs.collective import (
     fastest_route,
     path_seconds,
 )
+from tpusim.costs.impaired_links import links_out
 from tpusim.costs.links import DCN, SliceNics, capacities
 from tpusim.costs.route import (
     BUSIEST_WEIGHT,
@@ -31,7 +32,7 @@ from tpusim.costs.route import (
     shift_route,
 )
 from tpusim.costs.tasks import CORE, HBM, MessageTask, Task
-from tpusim.hardware import DCN_PREFIX, Chip, Device, Placement, Slice
+from tpusim.hardware import DCN_PREFIX, Chip, Device, Placement, Slice, Span
 from tpusim.network import CollectiveMoves
 from tpusim.program import (
     Call,
@@ -365,7 +366,7 @@ def _message_task(
         backward = neighbour in (StageNeighbour.PREVIOUS, StageNeighbour.LAST)
         closed = neighbour in (StageNeighbour.FIRST, StageNeighbour.LAST)
         spans = tuple(span for axis in send.axes for span in machine.placement.spans(axis))
-        path = shift_route(spans, machine.pod.topology, backward, closed)
+        path = _busiest_shift(spans, machine.pod, backward=backward, closed=closed)
         stream, delay = f"ici:{','.join(send.axes)}", delay_seconds(path, chip)
         nbytes *= chip.costs.time_of(path.kind)
     return Task(
@@ -377,3 +378,12 @@ def _message_task(
         bytes=nbytes * path.share / BUSIEST_WEIGHT,
         uses=path.uses,
     )
+
+
+def _busiest_shift(
+    spans: Sequence[Span], pod: Slice, *, backward: bool, closed: bool
+) -> CollectiveRoute:
+    """Return the route of a shift on the slice where broken links slow it most."""
+    outs = {frozenset[int](), *(links_out(pod, number) for number in pod.broken.slices)}
+    routes = [shift_route(spans, pod.topology, backward, closed, out) for out in outs]
+    return max(routes, key=lambda path: (path.share, path.hops))

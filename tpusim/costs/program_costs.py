@@ -200,14 +200,18 @@ def cost_programs(
     Raise PlanError for an axis that is not placed, a dtype that the chip cannot multiply, and an
     algorithm that the collective cannot use.
     """
-    machine = CollectiveCosts.of(programs[0], pod, placement, known)
+    return cost_lanes(programs, CollectiveCosts.of(programs[0], pod, placement, known))
+
+
+def cost_lanes(programs: Sequence[Program], machine: CollectiveCosts) -> tuple[CostedProgram, ...]:
+    """Return the programs of a pipeline's stages as tasks on a device of this machine."""
     links, costs = machine.link_rates, _ProgramCosts(machine, len(programs))
     return tuple(costs.lane(stage, program, links) for stage, program in enumerate(programs))
 
 
 def cost_lane(program: Program, machine: CollectiveCosts) -> CostedProgram:
     """Return a program of all devices as tasks on a device of this machine."""
-    return _ProgramCosts(machine, 1).lane(0, program, machine.link_rates)
+    return cost_lanes((program,), machine)[0]
 
 
 Links: TypeAlias = tuple[tuple[str, float], ...]

@@ -23,6 +23,7 @@ from tpusim.network import (
     ALGORITHMS,
     Algorithm,
     CollectiveMoves,
+    LinkSet,
     ListedLoads,
     Loads,
     default_algorithm,
@@ -34,6 +35,7 @@ from tpusim.network import (
     messages,
     on_torus,
     pattern,
+    rerouted_messages,
     resolve_algorithm,
     shift_pattern,
 )
@@ -65,6 +67,7 @@ class RouteMessages:
     part: of the tensor that each device carries over ICI.
     hops: of the pattern.
     listed: the groups, if they are listed one by one instead of given by spans.
+    out: links that carry nothing, around which messages go.
     """
 
     kind: CollectiveKind
@@ -74,6 +77,7 @@ class RouteMessages:
     part: float
     hops: int
     listed: ListedGroups | None = None
+    out: LinkSet = frozenset()
 
     def loads(self) -> Loads:
         """Return the bytes on every single link, by byte of the tensor."""
@@ -87,6 +91,9 @@ class RouteMessages:
             sent = listed_messages(self.kind, self.listed, self.topology)
         else:
             sent = messages(self.kind, self.algorithm, self.spans, self.topology)
+        if self.out:
+            evenly = self.kind is CollectiveKind.ALL_TO_ALL
+            sent = rerouted_messages(sent, self.topology, self.out, evenly=evenly)
         return CollectiveMoves(sent, nbytes * self.part, launch_s, hop_s)
 
 
@@ -293,18 +300,23 @@ def _over_listed(
 
 
 def shift_route(
-    spans: Sequence[Span], topology: Topology, backward: bool, closed: bool
+    spans: Sequence[Span],
+    topology: Topology,
+    backward: bool,
+    closed: bool,
+    out: LinkSet = frozenset(),
 ) -> CollectiveRoute:
     """Return the route of what each device sends to the next one along the spans, by byte of it.
 
     backward: to the one before.
     closed: the last sends to the first as well.
+    out: links that carry nothing; the busiest link around them decides.
     """
     torus, dies = on_torus(spans), prod(span.size for span in spans if span.dim == DIE)
     weights = {DIE_LINKS[backward]: BUSIEST_WEIGHT} if dies > 1 else {}
     if dies * prod(span.size for span in torus) == 1:
         return NO_ROUTE
-    links, hops = shift_pattern(torus, topology, backward, closed) if torus else ((), 0)
+    links, hops = shift_pattern(torus, topology, backward, closed, out) if torus else ((), 0)
     share = max((load for _, load in links), default=1.0)
     weights |= {link: link_weight(load / share) for link, load in links}
     return CollectiveRoute(

@@ -175,12 +175,12 @@ def run_interrupted(
     before: phases before its first step.
     record: keep what it did, span by span.
     """
-    run = _Run(loops, kinds, recovery, draws, record)
+    run = _InterruptedRun(loops, kinds, recovery, draws, record)
     run.run(before)
     return run.outcome
 
 
-class _Failures:
+class _FailureQueue:
     """The next failures: all exponential kinds are one stream, each other kind has its own."""
 
     def __init__(self, kinds: Sequence[FailureKind], draws: Draws) -> None:
@@ -223,7 +223,7 @@ class _Failures:
         return self._even[-1]
 
 
-class _Run:
+class _InterruptedRun:
     """A run up to a time: its kept steps, what is away for repair, and when it fails next.
 
     done: steps that are done; of those, `written` are in a checkpoint, `copied` in memory.
@@ -241,7 +241,7 @@ class _Run:
         record: bool,
     ) -> None:
         self.loops, self.recovery, self.draws, self.record = loops, recovery, draws, record
-        self.failures = _Failures(kinds, draws)
+        self.failures = _FailureQueue(kinds, draws)
         self.outcome = Outcome()
         self.now = self.done = self.written = 0
         self.copied: int | None = None

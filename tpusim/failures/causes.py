@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import Any, Literal
 
 from tpusim.base.errors import PlanError, nearest
@@ -13,6 +12,8 @@ from tpusim.base.value_checks import MOST_SECONDS, is_number
 Lost = Literal["unit", "link", "process"]
 """What a failure takes: a cube or slice until it is repaired, a link that is routed around where
 the chip can, or the processes alone."""
+
+DAY_S = 86_400.0
 
 MOST_RATE = 1e6
 """Failures per unit and day, at most."""
@@ -69,9 +70,18 @@ class Cause:
         given = dict.fromkeys(checked, "given")
         return replace(self, **checked, sources={**self.sources, **given})
 
-    def mean_detection_s(self) -> float:
-        """Return the mean seconds until the run knows of a failure."""
-        return (1 - self.hang_share) * self.detection_s + self.hang_share * self.hang_s
+    @property
+    def availability(self) -> float:
+        """The fraction of the time in which a unit is in service."""
+        return self.availability_with(self.repair_s)
+
+    def availability_with(self, repair_s: float) -> float:
+        """Return the availability with another repair time."""
+        return 1 / (1 + self.per_day * repair_s / DAY_S)
+
+    def repair_of(self, availability: float) -> float:
+        """Return the repair time, in seconds, at which a unit has an availability above 0."""
+        return (1 - availability) / availability / self.per_day * DAY_S
 
 
 NUMBERS = tuple(
@@ -80,8 +90,7 @@ NUMBERS = tuple(
 """Keys of a cause that a user may write."""
 
 
-@cache
-def known_causes() -> Mapping[str, Cause]:
+def _read_causes() -> Mapping[str, Cause]:
     """Return the causes of `causes.toml`; numbers that one lacks are those of a machine."""
     tables = shipped_table("failures", "causes.toml")
     return {name: _cause(name, {**tables["machine"], **table}) for name, table in tables.items()}
@@ -110,3 +119,6 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "shape": (0.2, 10.0),
     "hang_share": (0.0, 1.0),
 }
+
+CAUSES = _read_causes()
+"""Each cause by its name."""

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from math import ceil
 
-from tpusim.failures.causes import Cause
+from tpusim.failures.causes import DAY_S, Cause
 from tpusim.hardware import Slice, Topology
 from tpusim.hardware.slice_rules import CUBE
-
-DAY_S = 86400.0
 
 CUBE_CABLES = 96
 """Optical links of a cube: 16 on each of six faces (Zu et al., NSDI 2024: 6,144 of 64 cubes)."""

@@ -9,7 +9,7 @@ from tpusim.base.errors import PlanError, nearest
 from tpusim.base.html_text import html_fields
 from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import check_flag, check_positive, is_number, seconds
-from tpusim.failures.causes import Cause, known_causes
+from tpusim.failures.causes import CAUSES, Cause
 
 MOST_RUNS = 100_000
 MOST_SPARES = 100_000
@@ -91,13 +91,12 @@ class Failures:
 
 
 def _changed_causes(given: Mapping[str, Any]) -> Mapping[str, Cause]:
-    known = known_causes()
     for name in given:
-        if name not in known:
-            raise PlanError(f"failures.causes has no {name!r}; {nearest(str(name), known)}")
+        if name not in CAUSES:
+            raise PlanError(f"failures.causes has no {name!r}; {nearest(str(name), CAUSES)}")
     return {
         name: cause.changed(f"failures.causes.{name}", given[name]) if name in given else cause
-        for name, cause in known.items()
+        for name, cause in CAUSES.items()
     }
 
 

@@ -1,5 +1,10 @@
 """Chips, torus topologies, slices and placements: the catalogue and pure geometry."""
 
+from tpusim.hardware.broken_parts import BROKEN_ADVICE as BROKEN_ADVICE
+from tpusim.hardware.broken_parts import BrokenLink as BrokenLink
+from tpusim.hardware.broken_parts import BrokenParts as BrokenParts
+from tpusim.hardware.broken_parts import BrokenSwitch as BrokenSwitch
+from tpusim.hardware.broken_parts import DirectedLink as DirectedLink
 from tpusim.hardware.calibration import FACTORS as FACTORS
 from tpusim.hardware.calibration import MOST as MOST
 from tpusim.hardware.calibration import Calibration as Calibration
@@ -20,8 +25,11 @@ from tpusim.hardware.chip_fields import parse_shape as parse_shape
 from tpusim.hardware.chip_table import show_chip as show_chip
 from tpusim.hardware.chip_table import show_chips as show_chips
 from tpusim.hardware.compiler_rules import CompilerRules as CompilerRules
+from tpusim.hardware.degraded import FAULTS as FAULTS
+from tpusim.hardware.degraded import degraded as degraded
 from tpusim.hardware.legality import default_shape as default_shape
 from tpusim.hardware.legality import legal_shapes as legal_shapes
+from tpusim.hardware.part_tables import link_ends as link_ends
 from tpusim.hardware.placement import DCN_PREFIX as DCN_PREFIX
 from tpusim.hardware.placement import ListedGroups as ListedGroups
 from tpusim.hardware.placement import Placement as Placement
@@ -38,7 +46,6 @@ from tpusim.hardware.slow_parts import SlowChip as SlowChip
 from tpusim.hardware.slow_parts import SlowLink as SlowLink
 from tpusim.hardware.slow_parts import SlowParts as SlowParts
 from tpusim.hardware.slow_parts import SlowSlice as SlowSlice
-from tpusim.hardware.slow_parts import link_ends as link_ends
 from tpusim.hardware.slow_parts import speed_words as speed_words
 from tpusim.hardware.spans import DIE as DIE
 from tpusim.hardware.spans import Span as Span

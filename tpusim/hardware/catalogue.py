@@ -61,7 +61,7 @@ COMPILER = "compiler"
 _RULE_UNITS = units_of(SliceRules)
 _OPTIONAL_FIELDS = {"int8", "fp8", "int4", "mxu_side_fp8", "power", "price"} | {
     *("host_cpus", "host_bytes"),
-    *("max_cubes", "any_order", "wrap_length", "twistable"),
+    *("max_cubes", "any_order", "wrap_length", "twistable", "reroutes"),
     *("libtpu_name", "libtpu_config", "pair_gathers", "pair_reductions", "pair_scatters"),
     *("short_ring", "asynchronous_permutes"),
     *(each.name for each in fields(CostConstants) if each.default is None),

@@ -38,6 +38,7 @@ class SliceRules:
     any_order: the dimensions may be written in any order, not in that of `listed` only.
     wrap_length: length at which a dimension wraps; 0 if all wrap when each is at least 4.
     twistable: shapes that allow it may be twisted.
+    reroutes: slices of whole cubes route around broken optical links.
     """
 
     generation: str
@@ -48,6 +49,7 @@ class SliceRules:
     any_order: bool = field(default=True, metadata={"unit": FLAG})
     wrap_length: int = field(default=0, metadata=COUNTED | OR_ZERO)
     twistable: bool = field(default=False, metadata={"unit": FLAG})
+    reroutes: bool = field(default=False, metadata={"unit": FLAG})
 
     def __post_init__(self) -> None:
         check_fields(self, f"slices of {self.generation}")

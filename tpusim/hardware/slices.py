@@ -10,6 +10,7 @@ from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import shown
 from tpusim.base.units import format_bytes
+from tpusim.hardware.broken_parts import BrokenParts
 from tpusim.hardware.calibration import Calibration, read_calibration
 from tpusim.hardware.catalogue import catalogue_rules, chip_of, known_name, load_chip, rules_of
 from tpusim.hardware.chip import Chip
@@ -50,9 +51,11 @@ class Slice:
     slow: chips, links and slices that are slower than the others, as a table of lists such as
         `{"chips": [{"at": [0, 0, 0], "compute": 0.5}]}`; see `SlowParts`.
     calibration: what `ts.calibrate` learnt of the chip, or the path of its file; the chip has it.
+    broken: optical links and switches that carry nothing, as a table of lists such as
+        `{"switches": [{"dim": 0, "at": [1, 2]}]}`; see `BrokenParts`.
 
-    Raise HardwareError for an unknown chip, an illegal shape, a number out of range, and slow parts
-    that the machine does not have.
+    Raise HardwareError for an unknown chip, an illegal shape, a number out of range, slow or broken
+    parts that the machine does not have, and broken parts that end the slice.
 
     >>> pod = Slice("v4", "8x16x16")
     >>> print(pod, pod.chips, pod.name)
@@ -65,6 +68,7 @@ class Slice:
     dcn_oversubscription: float
     clock: float | None
     slow: SlowParts
+    broken: BrokenParts
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Slice:
         clock: str | float | None = None,
         slow: Any = None,
         calibration: Calibration | str | Path | None = None,
+        broken: Any = None,
     ) -> None:
         if shape is None:
             chip, shape = _named(chip)
@@ -103,6 +108,8 @@ class Slice:
         object.__setattr__(self, "dcn_oversubscription", float(dcn_oversubscription))
         object.__setattr__(self, "clock", None if clock is None else chip.clock)
         object.__setattr__(self, "slow", SlowParts.of(slow, topology, num_slices))
+        given = BrokenParts.of(broken, topology, num_slices, _rules(chip))
+        object.__setattr__(self, "broken", given)
 
     @classmethod
     def from_name(
@@ -114,6 +121,7 @@ class Slice:
         clock: str | float | None = None,
         slow: Any = None,
         calibration: Calibration | str | Path | None = None,
+        broken: Any = None,
     ) -> "Slice":
         """Return the slice of a name, in its default, most cube-like shape.
 
@@ -124,7 +132,8 @@ class Slice:
         Raise HardwareError for a name that no slice has.
         """
         chip, shape = _named(name)
-        return cls(chip, shape, num_slices, twisted, dcn_oversubscription, clock, slow, calibration)
+        extras = slow, calibration, broken
+        return cls(chip, shape, num_slices, twisted, dcn_oversubscription, clock, *extras)
 
     def changed(self, *, chip: Chip | None = None, shape: str = "", num_slices: int = 0) -> "Slice":
         """Return the slice with other chips, another shape or more slices; all else as it is."""
@@ -135,12 +144,19 @@ class Slice:
             dcn_oversubscription=self.dcn_oversubscription,
             clock=self.clock,
             slow=self.slow,
+            broken=self.broken,
         )
 
     @property
+    def impaired(self) -> str:
+        """The slow and the broken parts in words; empty for a healthy slice."""
+        kinds = {"slow": self.slow, "broken": self.broken}
+        return " and ".join(f"{kind} parts ({parts})" for kind, parts in kinds.items() if parts)
+
+    @property
     def healthy(self) -> "Slice":
-        """The slice without its slow parts; itself if it has none."""
-        if not self.slow:
+        """The slice without its slow and broken parts; itself if it has none."""
+        if not self.impaired:
             return self
         torus, ratio = self.topology, self.dcn_oversubscription
         return Slice(self.chip, torus.dims, self.num_slices, torus.twisted, ratio, self.clock)
@@ -203,7 +219,8 @@ class Slice:
         dcn = f", DCN oversubscribed {ratio:g}:1" if ratio > 1 else ""
         clock = "" if self.clock is None else f", cores at {self.clock / 1e9:g} GHz"
         slow = f", slow: {self.slow}" if self.slow else ""
-        return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}{slow}"
+        broken = f", broken: {self.broken}" if self.broken else ""
+        return f"{self.chip.name}:{self.topology}{many}{dcn}{clock}{slow}{broken}"
 
     def __str__(self) -> str:
         found = self.chip.calibration

@@ -16,6 +16,7 @@ from tpusim.network.algorithm import is_flat as is_flat
 from tpusim.network.algorithm import never_default as never_default
 from tpusim.network.algorithm import register_algorithm as register_algorithm
 from tpusim.network.algorithm import resolve_algorithm as resolve_algorithm
+from tpusim.network.broken_links import rerouted_pattern as rerouted_pattern
 from tpusim.network.chains import Chain as Chain
 from tpusim.network.chains import ChainMove as ChainMove
 from tpusim.network.chains import dimension_chain as dimension_chain
@@ -37,9 +38,12 @@ from tpusim.network.pattern import Pattern as Pattern
 from tpusim.network.pattern import link_loads_of as link_loads_of
 from tpusim.network.pattern import paths_seconds as paths_seconds
 from tpusim.network.pattern import pattern as pattern
+from tpusim.network.reroutes import rerouted_messages as rerouted_messages
 from tpusim.network.schedule import SchedulePhase as SchedulePhase
 from tpusim.network.schedule import ScheduleStage as ScheduleStage
 from tpusim.network.slow_links import slowed_pattern as slowed_pattern
 from tpusim.network.stage_shift import chain_positions as chain_positions
 from tpusim.network.stage_shift import shift_loads as shift_loads
 from tpusim.network.stage_shift import shift_pattern as shift_pattern
+from tpusim.network.wild_first import LinkSet as LinkSet
+from tpusim.network.wild_first import link_numbers as link_numbers

@@ -5,7 +5,7 @@ takes half of the bytes, so ties never burden one direction.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import permutations
 
@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from tpusim.hardware import Span, Topology
 from tpusim.network.groups import Chips, dimension_sizes, groups, on_torus
-from tpusim.network.paths import Loads, link_loads, link_shape, shortest_moves, shortest_routes
+from tpusim.network.paths import (
+    Loads,
+    Walkers,
+    link_loads,
+    link_shape,
+    longest_first,
+    shortest_moves,
+    shortest_routes,
+)
 
 
 def exchange_loads(spans: Sequence[Span], topology: Topology) -> Loads:
@@ -115,6 +123,21 @@ def _followed_loads(members: Chips, topology: Topology) -> Loads:
         places = tuple(range(2, total.ndim))
         total = np.broadcast_to(total.sum(axis=places, keepdims=True), total.shape)
     return total
+
+
+def exchange_walkers(spans: Sequence[Span], topology: Topology) -> Iterator[Walkers]:
+    """Yield the messages of an exchange, with those on the same shortest path as one.
+
+    On a torus without a twist they take the longer dimensions first, and half of those half way
+    round go either way; on a twisted one an equal share goes in each order of the dimensions.
+    """
+    members = groups(on_torus(spans), topology)
+    starts, moves, weights = all_shortest_moves(*ordered_pairs(members), topology)
+    orders = [longest_first(topology)]
+    if topology.twisted:
+        orders = [*permutations(range(len(topology.dims)))]
+    share = weights / len(orders) / members.shape[1]
+    return (Walkers(starts, moves, share, order) for order in orders)
 
 
 def _from_first(members: Chips) -> tuple[Chips, Chips]:

@@ -7,16 +7,16 @@ line: `(0, 3)` is followed by `(1, 0)`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from tpusim.hardware import Span, Topology
-from tpusim.network.all_to_all import exchange_loads, exchange_paths
+from tpusim.network.all_to_all import exchange_loads, exchange_paths, exchange_walkers
 from tpusim.network.groups import Chips, groups, on_torus
-from tpusim.network.paths import Loads, link_loads, link_paths, shortest_moves
+from tpusim.network.paths import Loads, Walkers, link_loads, link_paths, shortest_moves
 
 EACH_WAY = 0.5
 """The part of the bytes that goes in each of the two directions."""
@@ -27,6 +27,12 @@ def order_loads(spans: tuple[Span, ...], topology: Topology) -> Loads:
     starts, moves = _order_moves(spans, topology)
     weights = np.full(len(starts), EACH_WAY)
     return link_loads(starts, moves, weights, topology, range(len(topology.dims)))
+
+
+def order_walkers(spans: tuple[Span, ...], topology: Topology) -> list[Walkers]:
+    """Return the messages to the next and the previous device in mesh order."""
+    starts, moves = _order_moves(spans, topology)
+    return [Walkers(starts, moves, np.full(len(starts), EACH_WAY), range(len(topology.dims)))]
 
 
 def order_paths(spans: tuple[Span, ...], topology: Topology) -> list[tuple[float, int]]:
@@ -62,20 +68,31 @@ class SentAtOnce:
     paths: returns the paths, and the power of the sum that joins them.
     text: in words; the first `{}` stands for the chips, the other for the dimensions.
     halved: each of a chip's two devices sends half of the bytes over the links that they share.
+    walkers: returns the messages one by one.
+    evenly: around broken links they take routes that balance the loads.
     """
 
     loads: Callable[[tuple[Span, ...], Topology], Loads]
     paths: Callable[[tuple[Span, ...], Topology], WaysAndPower]
     text: str
     halved: bool
+    walkers: Callable[[tuple[Span, ...], Topology], Iterable[Walkers]]
+    evenly: bool
 
 
 EXCHANGE = SentAtOnce(
-    exchange_loads, exchange_paths, "every pair of {} through {{}} by shortest ways", halved=False
+    exchange_loads,
+    exchange_paths,
+    "every pair of {} through {{}} by shortest ways",
+    halved=False,
+    walkers=exchange_walkers,
+    evenly=True,
 )
 IN_MESH_ORDER = SentAtOnce(
     order_loads,
     lambda spans, topology: (order_paths(spans, topology), math.inf),
     "to the next and the previous of {} in the order of the mesh, through {{}}",
     halved=True,
+    walkers=order_walkers,
+    evenly=False,
 )

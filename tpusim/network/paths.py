@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,28 @@ Moves = tuple[int, ...]
 """Links to cross along each dimension, signed."""
 
 
+class Walkers(NamedTuple):
+    """Messages that cross the same dimensions one after another.
+
+    starts, moves: coordinates and signed links, [message, dimension].
+    weights: bytes of each.
+    order: of the dimensions.
+    """
+
+    starts: Chips
+    moves: Chips
+    weights: NDArray[np.float64]
+    order: Sequence[int]
+
+
 def link_shape(topology: Topology) -> tuple[int, ...]:
     """Return the shape of an array with one entry per link."""
     return (len(topology.dims), 2, *topology.dims)
+
+
+def longest_first(topology: Topology) -> tuple[int, ...]:
+    """Return the dimensions in the order in which a route takes them."""
+    return tuple(sorted(range(len(topology.dims)), key=lambda dim: -topology.dims[dim]))
 
 
 def shortest_moves(starts: Chips, ends: Chips, topology: Topology, prefer: int = 1) -> Chips:

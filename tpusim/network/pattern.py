@@ -110,16 +110,21 @@ def phases_loads(phases: Sequence[SchedulePhase]) -> Loads:
 
 
 def phases_paths(
-    phases: Sequence[SchedulePhase], slowness: Callable[[ScheduleStage], float] = lambda _: 1.0
+    phases: Sequence[SchedulePhase],
+    slowness: Callable[[ScheduleStage], float] = lambda _: 1.0,
+    further: Callable[[ScheduleStage], int] = lambda _: 0,
 ) -> Paths:
     """Return the paths through all phases: any path of any stage of each.
 
     slowness: the factor by which the bytes of a stage take longer.
+    further: the hops that it takes more.
     """
     found: Paths = ((0.0, 0),)
     for phase in phases:
         steps = {
-            (slowness(stage) * nbytes, hops) for stage in phase for nbytes, hops in stage.paths
+            (slowness(stage) * nbytes, hops + further(stage))
+            for stage in phase
+            for nbytes, hops in stage.paths
         }
         found = _longest_paths({(a + b, x + y) for a, x in found for b, y in steps})
     return found

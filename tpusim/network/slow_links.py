@@ -48,7 +48,7 @@ def slowed_pattern(
     method = ALGORITHMS[algorithm]
     if method.phases is None:
         loads = method.at_once.loads(inner, part)
-        used = (loads > 0) & _lines_between(chips, part)
+        used = (loads > 0) & lines_between(chips, part)
         paths, power = method.at_once.paths(inner, part)
         factor = _factor(loads, used, slow)
         paths = [(factor * nbytes, hops) for nbytes, hops in paths]
@@ -64,7 +64,7 @@ def _slowed_phases(
 ) -> Pattern | None:
     """Return the pattern of phases for the group of these chips."""
     own = {tuple(chip) for chip in chips.tolist()}
-    used = {id(stage): _used_by(stage, own) for phase in phases for stage in phase}
+    used = {id(stage): used_by(stage, own) for phase in phases for stage in phase}
     if not any((slow[mask] > 1).any() for mask in used.values()):
         return None
     together = np.any(list(used.values()), axis=0)
@@ -79,7 +79,7 @@ def _on_part(slowness: Loads, chip: NDArray[np.intp], dims: tuple[int, ...]) -> 
     return np.asarray(slowness[list(dims)][(slice(None), slice(None), *others)])
 
 
-def _used_by(stage: ScheduleStage, own: set[tuple[int, ...]]) -> LinkMask:
+def used_by(stage: ScheduleStage, own: set[tuple[int, ...]]) -> LinkMask:
     """Return the links that the chains of a group's chips use in a stage."""
     chain, weights = stage.chain, edge_weights(stage.move, stage.chain)
     rows = [tuple(first) in own for first in chain.chips[:, 0].tolist()]
@@ -97,7 +97,7 @@ def _factor(loads: Loads, used: LinkMask, slow: Loads) -> float:
     return float((loads * slow)[used].max() / loads[used].max()) if used.any() else 1.0
 
 
-def _lines_between(chips: Chips, topology: Topology) -> LinkMask:
+def lines_between(chips: Chips, topology: Topology) -> LinkMask:
     """Return the links on the lines between chips, along one dimension after another.
 
     The chips of a group are all combinations of their positions along each dimension, so a message

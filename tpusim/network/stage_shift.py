@@ -12,6 +12,8 @@ from tpusim.network.grids import Numbers
 from tpusim.network.groups import covered_part, on_torus
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.pattern import busiest_links, named_links, on_all_links
+from tpusim.network.reroutes import chain_walkers, reroute
+from tpusim.network.wild_first import LinkSet
 
 Shifted = tuple[tuple[tuple[str, float], ...], int]
 """Bytes on the busiest link of each class, by byte that a chip sends, and the hops of an edge."""
@@ -19,19 +21,29 @@ Shifted = tuple[tuple[tuple[str, float], ...], int]
 
 @lru_cache(maxsize=256)
 def shift_pattern(
-    spans: tuple[Span, ...], topology: Topology, backward: bool = False, closed: bool = False
+    spans: tuple[Span, ...],
+    topology: Topology,
+    backward: bool = False,
+    closed: bool = False,
+    out: LinkSet = frozenset(),
 ) -> Shifted:
     """Return the loads when each chip of a group sends to the next of its chain, that of a permute.
 
     backward: to the one before.
     closed: the last sends to the first too, through all others if the chain is a line.
+    out: links that carry nothing, around which messages go.
     """
     inner, part, dims = covered_part(spans, topology)
     chain = one_chain(on_torus(inner), part).passed_on(closed)
     edges = chain.forward.shape[1]
     weights = (np.zeros(edges), np.ones(edges))
-    loads = busiest_links(chain.loads(weights if backward else weights[::-1]))
-    return named_links(loads, dims), int(chain.edge_hops.max())
+    weights = weights if backward else weights[::-1]
+    loads, hops = chain.loads(weights), int(chain.edge_hops.max())
+    if not out:
+        return named_links(busiest_links(loads), dims), hops
+    sent = chain_walkers(chain, weights, dims, topology)
+    found = reroute(sent, on_all_links(loads, dims, topology), topology, out, evenly=False)
+    return named_links(busiest_links(found.now)), hops + found.beyond
 
 
 def chain_positions(spans: Sequence[Span], topology: Topology) -> NDArray[np.intp]:

@@ -6,6 +6,8 @@ from .comparison import StepDifference as StepDifference
 from .comparison import compare as compare
 from .comparison_files import write_check as write_check
 from .comparison_files import write_comparison as write_comparison
+from .figures.availability import availability_data as availability_data
+from .figures.availability import plot_availability as plot_availability
 from .figures.axes_matrix import axes_data as axes_data
 from .figures.axes_matrix import plot_axes as plot_axes
 from .figures.breakdown import breakdown_data as breakdown_data
@@ -27,6 +29,8 @@ from .figures.scaling import plot_scaling as plot_scaling
 from .figures.scaling import scaling_data as scaling_data
 from .figures.serving_load import load_data as load_data
 from .figures.serving_load import plot_load as plot_load
+from .figures.serving_outage import outage_data as outage_data
+from .figures.serving_outage import plot_outage as plot_outage
 from .figures.serving_requests import plot_requests as plot_requests
 from .figures.serving_requests import requests_data as requests_data
 from .figures.serving_time import plot_server as plot_server

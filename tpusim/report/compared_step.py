@@ -205,7 +205,7 @@ def _slice(pod: Mapping[str, Any]) -> str:
 def _settings(written: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each setting of a run by its name, those of model and plan by their keys."""
     yield "slice", _slice(written["slice"])
-    for key in ("dcn_oversubscription", "clock_hz", "slow"):
+    for key in ("dcn_oversubscription", "clock_hz", "slow", "broken"):
         if key in written["slice"]:
             yield f"slice.{key}", written["slice"][key]
     calibration = written["slice"].get("calibration")

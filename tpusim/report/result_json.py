@@ -151,6 +151,7 @@ def _slice(result: Result) -> dict[str, Any]:
         "chips": pod.chips,
         "devices": pod.devices,
         **({"slow": pod.slow.written} if pod.slow else {}),
+        **({"broken": pod.broken.written} if pod.broken else {}),
         **({"calibration": _calibration(found)} if (found := pod.chip.calibration) else {}),
     }
 

@@ -123,12 +123,12 @@ class PlanResult(Result):
         """The range of measured over predicted time, from measured runs like this one.
 
         Those of a calibration count too. None under the lowering `ideal`, as no run is compiled
-        perfectly; and for a forward pass alone, slow parts of a slice, and steps that wait for
-        their input, as no measured run is known to have had any.
+        perfectly; and for a forward pass alone, slow or broken parts of a slice, and steps that
+        wait for their input, as no measured run is known to have had any.
         """
         starved = self.input is not None and self.input.starved_by
         known = self.plan.compiler.lowering == "xla" and self.verdicts.trained
-        if not known or self.pod.slow or starved:
+        if not known or self.pod.impaired or starved:
             return None
         learnt = self.pod.chip.calibration
         return expected_range(self.features, learnt.steps if learnt else ())

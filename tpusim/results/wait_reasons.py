@@ -141,7 +141,7 @@ def _bubble(result: PlanResult, share: float) -> Reason:
 
 
 _WAITS: Mapping[str, tuple[ReasonKind, Callable[[Result], str]]] = {
-    STRAGGLERS: (ReasonKind.SLOW_PARTS, lambda r: f"devices with slow parts ({r.pod.slow})"),
+    STRAGGLERS: (ReasonKind.SLOW_PARTS, lambda r: f"devices with {r.pod.impaired}"),
     SKEW: (ReasonKind.DCN, lambda r: f"the slowest of {r.pod.num_slices} slices"),
     INPUT: (ReasonKind.INPUT, lambda r: f"its input{_starved(r)}"),
     DISPATCH: (

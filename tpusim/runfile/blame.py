@@ -98,7 +98,7 @@ def _unknown(path: list[str]) -> str:
         if key == "traffic":
             return "[traffic] is of a server; write a section [serving] in place of [plan]"
         if key in (FAILURES, STRAGGLERS):
-            return f"[{key}] is of a training run; write a section [train] too"
+            return f"[{key}] is of a training run; write a section [train] as well"
         sections = [*SECTIONS, TRAIN, FAILURES, STRAGGLERS, *SERVING_SECTIONS]
         if not our_name(key, sections) and (told := foreign_advice(key, FIELDS["plan"])):
             return f"{_printable(key)} is in no section; under [plan], {told}"

@@ -83,6 +83,7 @@ def serving_file() -> type[BaseModel]:
         model=(_section("model"), ...),
         serving=(_section("serving"), ...),
         traffic=(_section("traffic"), None),
+        failures=(_section("failures"), None),
     )
 
 

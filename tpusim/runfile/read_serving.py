@@ -18,7 +18,15 @@ from tpusim.runfile.read_run import (
     written_tables,
 )
 from tpusim.runfile.schema import SECTIONS, wanted
-from tpusim.runfile.serving import SERVING, TRAFFIC, ServingRun, server_of, traffic_of
+from tpusim.runfile.serving import (
+    FAILURES,
+    SERVING,
+    TRAFFIC,
+    ServingRun,
+    failures_of,
+    server_of,
+    traffic_of,
+)
 from tpusim.runfile.toml_tables import override
 from tpusim.runfile.training import TRAIN
 
@@ -66,6 +74,7 @@ def serving_of(tables: Mapping[str, Any], where: str, folder: Path) -> ServingRu
     pod = slice_of(data["slice"], folder)
     plan, engine, options = server_of(data[SERVING], pod.chip.generation)
     traffic = traffic_of(data[TRAFFIC]) if TRAFFIC in data else None
+    failures = failures_of(data[FAILURES], options) if FAILURES in data else None
     return ServingRun(
         where=where,
         model=model,
@@ -74,6 +83,7 @@ def serving_of(tables: Mapping[str, Any], where: str, folder: Path) -> ServingRu
         engine=engine,
         options=options,
         traffic=traffic,
+        failures=failures,
         folder=folder,
         notes=notes,
     )

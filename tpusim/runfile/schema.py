@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NewType, get_origin, get_type_hints
 from pydantic import Field as Limits
 
 from tpusim.base.grouped_keys import GroupedKeys
-from tpusim.hardware import SLOW_ADVICE
+from tpusim.hardware import BROKEN_ADVICE, SLOW_ADVICE
 from tpusim.models import MODEL_KEYS, Transformer
 from tpusim.plan import PLAN_CHOICES, PLAN_KEYS, Input, Rule
 from tpusim.plan.context import ContextExchanges
@@ -29,7 +29,8 @@ from tpusim.runfile.serving_fields import (
 LARGEST_COUNT = 10**9
 Count = Annotated[int, Limits(ge=1, le=LARGEST_COUNT)]
 SlowTable = NewType("SlowTable", dict[str, Any])
-"""Lists of slow parts by kind; the slice itself reads what is in them."""
+BrokenTable = NewType("BrokenTable", dict[str, Any])
+"""Lists of slow and of broken parts by kind; the slice itself reads what is in them."""
 
 Clock = NewType("Clock", str)
 """A clock with its unit."""
@@ -100,6 +101,7 @@ READ_TYPES: Mapping[Any, tuple[Any, str]] = {
         'a table of lists of values by key in quotes, such as { "plan.seq_len" = [512, 1024] }',
     ),
     SlowTable: (dict[str, list[dict[str, Any]]], SLOW_ADVICE),
+    BrokenTable: (dict[str, list[dict[str, Any]]], BROKEN_ADVICE),
     Objective: (
         str | list[str],
         '"step_time", "chip_time", "cost" or "energy", or a list of two of them for a front',
@@ -130,6 +132,7 @@ _SLICE_KINDS: Mapping[str, Any] = {
     "dcn_oversubscription": float,
     "clock": Clock,
     "slow": SlowTable,
+    "broken": BrokenTable,
     "calibration": str,
 }
 KEYS: Mapping[str, GroupedKeys] = {"model": MODEL_KEYS, "plan": PLAN_KEYS}

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from tpusim.models import Architecture
     from tpusim.plan import ServingPlan
     from tpusim.serving.engines import Engine
+    from tpusim.serving.server_failures import ServerFailures
     from tpusim.traffic import Length, Traffic
 
-SERVING, TRAFFIC = "serving", "traffic"
+SERVING, TRAFFIC, FAILURES = "serving", "traffic", "failures"
 
 DEFAULT_ENGINE, DEFAULT_KIND = "vllm-tpu", "poisson"
 
@@ -180,7 +181,7 @@ class ServingRun:
     model, plan, pod: what is served, how it is sharded, and on which slice; that of each replica.
     engine: the engine with its settings.
     options: what else there is of it, such as replicas.
-    traffic: the section [traffic]; None without one.
+    traffic, failures: the sections [traffic] and [failures]; None without one.
     folder: that the paths of the traffic are relative to.
     notes: features of the model's `config.json` that are not modelled.
     """
@@ -192,6 +193,7 @@ class ServingRun:
     engine: "Engine"
     options: ServerOptions = field(default_factory=ServerOptions)
     traffic: TrafficKeys | None = None
+    failures: "ServerFailures | None" = None
     folder: Path = Path()
     notes: tuple[str, ...] = ()
 
@@ -270,3 +272,12 @@ def traffic_of(given: Mapping[str, Any]) -> TrafficKeys:
     if "window" in keys:
         keys["window"] = tuple(keys["window"])
     return TrafficKeys(**keys)
+
+
+def failures_of(given: Mapping[str, Any], options: ServerOptions) -> "ServerFailures":
+    """Return the failures of a section [failures] whose types are right. Raise PlanError."""
+    from tpusim.serving.server_failures import ServerFailures
+
+    found = ServerFailures(**given)
+    found.check_spares(options.replicas)
+    return found

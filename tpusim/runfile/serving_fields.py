@@ -25,6 +25,7 @@ LENGTH_ADVICE = (
 SERVING_SECTIONS: Mapping[str, str] = {
     "serving": 'a section [serving] with mesh = { tensor = 4 } and engine = "vllm-tpu"',
     "traffic": "a section [traffic] with rate, requests, prompt and output",
+    "failures": "a section [failures] with cold_start_s = 40",
 }
 
 _DRAWN = ("requests", "seed", "prompt", "output", "pairs")
@@ -85,6 +86,15 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "path": str,
         "window": Seconds,
         "rate_scale": float,
+    },
+    "failures": {
+        "cold_start_s": float,
+        "at_s": float,
+        "mtbf_s": float,
+        "spares": OrNone,
+        "ttft_s": float,
+        "tpot_s": float,
+        "share": float,
     },
 }
 """The keys of each section, and their types."""

@@ -165,6 +165,7 @@ def _slice_table(pod: Slice) -> dict[str, Any]:
         "dcn_oversubscription": pod.dcn_oversubscription if pod.dcn_oversubscription > 1 else None,
         "clock": None if pod.clock is None else f"{pod.clock!r} Hz",
         "slow": pod.slow.written or None,
+        "broken": pod.broken.written or None,
     }
     return {key: value for key, value in keys.items() if value is not None}
 

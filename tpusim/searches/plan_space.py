@@ -76,7 +76,7 @@ class PlanSpace:
 
     base: the plan that the others vary.
     slices: to choose from; see `slices_of`. One that is listed again counts once, also in another
-        order of its dimensions, unless parts of it are slow.
+        order of its dimensions, unless parts of it are slow or broken.
     axes: of the mesh; every way to write the devices of a slice as a product of their sizes is a
         mesh. Axes named `dcn_...` divide the slices instead.
     meshes: meshes to try, instead, each on all slices that have its devices.

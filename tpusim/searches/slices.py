@@ -16,9 +16,9 @@ def distinct_slices(slices: Sequence[Slice]) -> Iterable[Slice]:
     found: dict[Hashable, Slice] = {}
     for pod in slices:
         topology = pod.topology
-        dims = topology.dims if pod.slow else tuple(sorted(topology.dims))
+        dims = topology.dims if pod.impaired else tuple(sorted(topology.dims))
         clocked = pod.chip, pod.num_slices, pod.dcn_oversubscription, pod.clock
-        found.setdefault((*clocked, dims, topology.twisted, pod.slow), pod)
+        found.setdefault((*clocked, dims, topology.twisted, pod.slow, pod.broken), pod)
     return found.values()
 
 

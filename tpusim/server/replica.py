@@ -143,6 +143,8 @@ class Replica:
         self.heap.clear()
         now, before = self.clock.received, self.clock.tokens(-1)
         lost = [sequence for rank in self.ranks for sequence in rank.empty(now, before)]
+        for sequence in lost:
+            self.records.lose(sequence.request)
         return lost + self.held.empty()
 
     def _steps_done(self) -> int:
@@ -211,11 +213,9 @@ class Replica:
         return chosen
 
     def _note_scheduled(self, chosen: list[Sequence]) -> None:
-        records, self.chosen = self.records, chosen
+        self.chosen, now = chosen, self.env.now
         for sequence in chosen:
-            if records.scheduled[sequence.request] < 0:
-                records.scheduled[sequence.request] = self.env.now
-                records.cached[sequence.request] = sequence.computed
+            self.records.schedule(sequence.request, now, sequence.computed)
 
     def _note_adopted(self, clock: int) -> None:
         for rank in self.ranks:

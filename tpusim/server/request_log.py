@@ -14,7 +14,10 @@ from tpusim.traffic import Requests
 Cells: TypeAlias = "array[int]"
 
 NEVER = -1
-"""The time of what never happens to a refused request."""
+"""The time of what never happens to a request, such as one that is refused."""
+
+LOST = -2
+"""The time at which a request is scheduled again while it waits for that."""
 
 GAP_BITS = 8
 """Leading bits of a gap that its histogram keeps."""
@@ -38,7 +41,7 @@ class RequestLog:
         self.prompt = cells(requests.prompt)
         self.asked = cells(requests.output)
         never = np.full(count, NEVER)
-        self.scheduled, self.first, self.last = (cells(never) for _ in range(3))
+        self.scheduled, self.first, self.last, self.resumed = (cells(never) for _ in range(4))
         self.output, self.cached, self.preemptions = (cells(0 * never) for _ in range(3))
         self.gaps: defaultdict[int, int] = defaultdict(int)
         self.present = self.present_ps = self.since_ps = 0
@@ -48,6 +51,22 @@ class RequestLog:
         self.present_ps += self.present * (now - self.since_ps)
         self.since_ps = now
         self.present += more
+
+    def lose(self, request: int) -> None:
+        """Note that a request has lost its replica; it is retried if it had begun."""
+        if self.scheduled[request] >= 0:
+            self.resumed[request] = LOST
+
+    def schedule(self, request: int, now: int, cached: int) -> None:
+        """Note that a request is in a step that begins now.
+
+        cached: tokens of its prompt that are in the cache.
+        """
+        if self.scheduled[request] < 0:
+            self.scheduled[request] = now
+            self.cached[request] = cached
+        elif self.resumed[request] == LOST:
+            self.resumed[request] = now
 
     def gap(self, picoseconds: int, count: int) -> None:
         """Count times between two tokens of a request."""
@@ -68,6 +87,7 @@ class RequestLog:
             output=_column(self.output),
             cached=_column(self.cached),
             preemptions=_column(self.preemptions),
+            resumed_ps=_column(self.resumed),
             spans=joined_spans(logs),
             gaps=(gaps[0], gaps[1]),
             present_ps=self.present_ps,

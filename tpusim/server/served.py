@@ -51,6 +51,7 @@ class Served:
     output: tokens that were generated.
     cached: tokens of the prompt that were found in the prefix cache when it was first scheduled.
     preemptions: how often it lost its pages, and was computed again.
+    resumed_ps: when it was scheduled again after it had lost its replica; -1 if it lost none.
     spans: what the server did over time.
     gaps: histogram of the times between two answers of a request, each of one token, or with
         speculation of those of a step: picoseconds, within 0.4 %, and how often. Equal steps in a
@@ -66,6 +67,7 @@ class Served:
     output: Column
     cached: Column
     preemptions: Column
+    resumed_ps: Column
     spans: Spans
     gaps: tuple[Column, Column]
     present_ps: int

@@ -14,6 +14,7 @@ from tpusim.results.answers import need_words
 from tpusim.results.unit_cost import UnitCost
 from tpusim.server import Policy, Served
 from tpusim.serving.metrics import TIMES, ServingMetrics, measure
+from tpusim.serving.replica_loss import ReplicaLoss
 from tpusim.serving.saturation import Load, load_of
 from tpusim.serving.server_time import ServerTime, bounds_of, time_of
 from tpusim.traffic import Traffic
@@ -47,6 +48,7 @@ class ServingResult(ShortRepr):
     decoding, decoding_replicas: slice and number of the replicas that decode alone, if others
         prefill.
     notes: what was assumed.
+    loss: what the loss of a replica does, if one is lost.
     """
 
     model: Architecture
@@ -64,6 +66,7 @@ class ServingResult(ShortRepr):
     notes: tuple[str, ...] = ()
     decoding: Slice | None = None
     decoding_replicas: int = 0
+    loss: ReplicaLoss | None = None
 
     @classmethod
     def of(
@@ -200,6 +203,7 @@ class ServingResult(ShortRepr):
             "usd_per_million_output_tokens": None if output is None else output.usd,
             "joules_per_token": self.energy_j,
             "notes": list(self.notes),
+            **({} if self.loss is None else {"failures": self.loss.facts()}),
         }
 
     def _lines(self) -> Iterator[str]:
@@ -226,6 +230,9 @@ class ServingResult(ShortRepr):
             kwh = joules * MILLION / JOULES_A_KWH
             yield from entry("energy", f"{kwh:.3g} kWh of the chips per million tokens")
         yield ""
+        if self.loss is not None:
+            yield from self.loss.lines()
+            yield ""
         yield from self._details()
 
     @property

@@ -1,6 +1,6 @@
 """The front door of serving: steps are simulated, and then the server whose steps they are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -12,7 +12,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.results import PlanResult
-from tpusim.server import DecodePool, Policy, Served
+from tpusim.server import DecodePool, Outage, Policy, Served
 from tpusim.server import serve as serve_requests
 from tpusim.server.replica_pool import Router
 from tpusim.server.step_load import StepLoad
@@ -20,7 +20,9 @@ from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
 from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.metrics import answered
+from tpusim.serving.replica_loss import lose_replica
 from tpusim.serving.result import ServingResult
+from tpusim.serving.server_failures import ServerFailures
 from tpusim.serving.step_table import SharedSteps, StepTable
 from tpusim.simulation.arguments import check_model, check_slice
 from tpusim.traffic import Traffic
@@ -99,6 +101,7 @@ def serve(
     accepted: float = 1.0,
     ready_s: float = 0.0,
     decode: DecodeServer | None = None,
+    failures: ServerFailures | None = None,
     fold: bool = True,
 ) -> ServingResult:
     """Simulate a server: its requests in time, with the simulated steps of the model.
@@ -115,6 +118,7 @@ def serve(
     accepted: mean tokens of a sequence and step with speculation, at most `drafted + 1`.
     ready_s: seconds until the replicas begin to serve (cold start).
     decode: replicas that decode alone; those of the other arguments then prefill alone.
+    failures: the loss of one of the replicas, which do not decode alone.
     fold: see `tpusim.server.serve`.
 
     Raise PlanError for a plan that the model does not admit and for a cache that cannot hold the
@@ -128,16 +132,24 @@ def serve(
     )
     given = {"longest": longest, "drafted": drafted, "accepted": accepted}
     other = None if decode is None else _decoding(model, server, engine, decode, given)
-    served = serve_requests(
-        traffic,
-        server.policy,
-        server.steps,
-        replicas=replicas,
-        router=router,
-        ready_ps=picoseconds(ready_s),
-        decode=None if other is None else other.pool,
-        fold=fold,
-    )
+
+    def run(count: int, outages: Sequence[Outage]) -> Served:
+        return serve_requests(
+            traffic,
+            server.policy,
+            server.steps,
+            replicas=count,
+            router=router,
+            ready_ps=picoseconds(ready_s),
+            decode=None if other is None else other.pool,
+            outages=outages,
+            fold=fold,
+        )
+
+    if failures is None:
+        served, loss = run(replicas, ()), None
+    else:
+        served, loss = lose_replica(failures, run, pod, replicas=replicas, ready_s=ready_s)
     prefill, decoded = typical_steps(server.steps, served)
     notes = [str(server.room)]
     if other is not None:
@@ -147,7 +159,8 @@ def serve(
         served,
         traffic,
         server.policy,
-        replicas=replicas,
+        replicas=replicas + (0 if failures is None else failures.spares),
+        loss=loss,
         model=model,
         plan=plan,
         pod=pod,

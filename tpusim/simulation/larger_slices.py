@@ -25,7 +25,7 @@ def larger_slices(pod: Slice) -> Iterator[Slice]:
         if chips % now == 0:
             try:
                 yield pod.changed(shape=format_shape(default_shape(pod.slice_rules, chips)))
-            except TpusimError:  # slow parts that it does not have
+            except TpusimError:  # slow or broken parts that it does not have
                 continue
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import PlanError
-from tpusim.costs import cost_classes, cost_programs
-from tpusim.engine import Timeline, run
+from tpusim.costs import cost_classes, cost_programs, cost_worst
+from tpusim.engine import NetworkMode, Timeline, run
 from tpusim.graph import Graph, Remat, Scan
 from tpusim.hardware import Placement, Slice, candidates, placement_from
 from tpusim.models import Architecture
@@ -38,7 +38,7 @@ def run_plan(
     step = known.step
     verdicts = Verdicts(step.dropped, given, network, _unread_names(step.graph, plan.remat))
     result = result_of(model, plan, pod, step, found, timeline, verdicts)
-    if result.fits or plan.compiler.lowering == "ideal" or network != "flows" or pod.slow:
+    if result.fits or plan.compiler.lowering == "ideal" or network != "flows" or pod.impaired:
         return result
     return _with_less(result, step, fold)
 
@@ -140,9 +140,12 @@ def _timeline(found: PlacedRun, pod: Slice, fold: bool, network: str) -> Timelin
             "of its own, for which slow parts are not simulated; leave them out, or take schedule "
             "= 'circular', whose stages run one program"
         )
+    if pod.impaired and (network == "hops" or len(programs) > 1):
+        mode: NetworkMode = "hops" if network == "hops" else "flows"
+        return run(cost_worst(programs, pod, placement), fold=fold, network=mode)
     if network == "hops":
         return run(cost_programs(programs, pod, placement), network="hops")
-    if pod.slow:
+    if pod.impaired:
         return run(cost_classes(programs[0], pod, placement, fold=fold), fold=fold)
     return found.run.timeline()
 

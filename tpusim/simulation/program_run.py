@@ -60,9 +60,9 @@ def replay(
     """
     from tpusim.compiler import check_flops, translate_compiled
 
-    if isinstance(pod, Slice) and pod.slow:
+    if isinstance(pod, Slice) and pod.impaired:
         raise PlanError(
-            f"the slice has slow parts ({pod.slow}), which are simulated for plans and not for "
+            f"the slice has {pod.impaired}, which are simulated for plans and not for "
             "compiled programs; leave them out"
         )
     chosen = choose_costs(costs)

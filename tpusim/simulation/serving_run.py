@@ -2,6 +2,7 @@
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.collection import garbage_collector_off
+from tpusim.base.errors import PlanError
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.serving_step import StepShape, serving_step
@@ -23,6 +24,11 @@ def serve_step(
 
     Raise PlanError with one sentence if the model or the slice does not admit the plan.
     """
+    if pod.broken:
+        raise PlanError(
+            f"the slice has {pod.impaired}, and broken parts are simulated for training plans and "
+            "not for servers; leave them out"
+        )
     with garbage_collector_off():
         known = StepOnPlacements(serving_step(model, plan, pod.healthy, load, shape), pod)
         placements = placements_of(known.step.plan.sharding, pod, None, None)

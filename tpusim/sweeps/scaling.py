@@ -87,14 +87,14 @@ def scaling(
     Over slices the first `dcn_` axis of the mesh that shards the batch grows, or else `dcn_data`.
     Placements are chosen anew where chips change. Raise PlanError or HardwareError with one
     sentence for a list that is none, a number of chips that the generation has not, an axis that
-    cannot grow so, and a slice with slow parts. A plan that the model refuses is a row with its
-    reason.
+    cannot grow so, and a slice with slow or broken parts. A plan that the model refuses is a row
+    with its reason.
     """
     model, plan, pod = check_arguments(model, plan, pod, "scaling")
     check_input(input, plan.input_s)
-    if pod.slow:
+    if pod.impaired:
         raise PlanError(
-            f"the slice has slow parts ({pod.slow}), which other slices do not have; leave them "
+            f"the slice has {pod.impaired}, which other slices do not have; leave them "
             "out for a scaling curve"
         )
     points: list[_Point] = []

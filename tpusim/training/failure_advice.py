@@ -11,7 +11,7 @@ from tpusim.results import PlanResult
 from tpusim.training.checkpoint import checkpoint_cost
 from tpusim.training.durations import duration
 from tpusim.training.expected_run import units_away
-from tpusim.training.failure_setup import Slowdown, broken_slowdown, failure_setup
+from tpusim.training.failure_setup import UnitSlowdown, broken_slowdown, failure_setup
 from tpusim.training.failure_survey import FailureSurvey, survey
 from tpusim.training.parts import run_parts
 from tpusim.training.result import TrainingResult
@@ -127,7 +127,7 @@ def changed_run(run: TrainingRun, settings: Mapping[str, Any]) -> TrainingRun:
 
 
 def _tried(
-    step: PlanResult, run: TrainingRun, settings: Mapping[str, Any], slowdown: Slowdown
+    step: PlanResult, run: TrainingRun, settings: Mapping[str, Any], slowdown: UnitSlowdown
 ) -> RunChange | None:
     """Return a change, simulated; None where the run does not allow it."""
     try:
@@ -146,7 +146,7 @@ def _tried(
 
 
 def _settings(
-    step: PlanResult, run: TrainingRun, interval: SaveInterval | None, slowdown: Slowdown
+    step: PlanResult, run: TrainingRun, interval: SaveInterval | None, slowdown: UnitSlowdown
 ) -> Iterator[Mapping[str, Any]]:
     """Yield changes of a run that may shorten it."""
     asked, saves = run.failures, run.checkpoints
@@ -187,7 +187,9 @@ def _copies(
         }
 
 
-def _spares(step: PlanResult, run: TrainingRun, slowdown: Slowdown) -> Iterator[Mapping[str, Any]]:
+def _spares(
+    step: PlanResult, run: TrainingRun, slowdown: UnitSlowdown
+) -> Iterator[Mapping[str, Any]]:
     """Yield one spare more, and as many as leave no wait."""
     asked = run.failures
     assert asked is not None

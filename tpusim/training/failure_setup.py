@@ -11,7 +11,7 @@ from tpusim.engine.training_loop import Activity, LoopTimes
 from tpusim.failures import Cause, Failures, failures_per_second, made_of_cubes, units_of
 from tpusim.hardware import Slice
 from tpusim.results import PICO, PlanResult
-from tpusim.simulation import simulate
+from tpusim.simulation import slowdown as plan_slowdown
 from tpusim.training.checkpoint import CheckpointCost
 from tpusim.training.parts import Parts, loop_times
 from tpusim.training.run import TrainingRun
@@ -19,7 +19,7 @@ from tpusim.training.run import TrainingRun
 FAULTS = {"cable": "link", "switch": "switch"}
 """The fault of a torus by the unit that fails."""
 
-Slowdown = Callable[[str], float]
+UnitSlowdown = Callable[[str], float]
 """Time of a step over that on a healthy torus, with one unit of a kind broken: cable or switch."""
 
 
@@ -48,7 +48,7 @@ class FailureSetup:
 
 
 def failure_setup(
-    pod: Slice, run: TrainingRun, parts: Parts, steps: int, slowdown: Slowdown
+    pod: Slice, run: TrainingRun, parts: Parts, steps: int, slowdown: UnitSlowdown
 ) -> FailureSetup:
     """Return a run of so many steps as the engine takes it, with the failures of `run`.
 
@@ -77,7 +77,7 @@ def _kind(
     pod: Slice,
     asked: Failures,
     times: LoopTimes,
-    slowdown: Slowdown,
+    slowdown: UnitSlowdown,
 ) -> FailureKind:
     loss = Loss(cause.loses)
     routed = loss is Loss.LINK and asked.routed and made_of_cubes(pod)
@@ -134,14 +134,11 @@ def restore_seconds(asked: Failures, cost: CheckpointCost | None) -> float:
     return 0.0 if cost is None else cost.read_s
 
 
-def broken_slowdown(step: PlanResult) -> Slowdown:
+def broken_slowdown(step: PlanResult) -> UnitSlowdown:
     """Return the slowdown of a step by a broken cable or switch, as simulated when it is asked."""
 
     @cache
-    def slowdown(unit: str) -> float:
-        from tpusim.hardware import degraded
+    def factor(unit: str) -> float:
+        return plan_slowdown(step.model, step.plan, step.pod, FAULTS[unit]).factor
 
-        broken = simulate(step.model, step.plan, degraded(step.pod, FAULTS[unit]))
-        return broken.step_time_s / step.step_time_s
-
-    return slowdown
+    return factor

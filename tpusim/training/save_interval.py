@@ -9,7 +9,7 @@ from tpusim.base.errors import PlanError
 from tpusim.results import PICO, PlanResult
 from tpusim.training.durations import duration
 from tpusim.training.expected_run import expected_seconds
-from tpusim.training.failure_setup import Slowdown, failure_setup
+from tpusim.training.failure_setup import UnitSlowdown, failure_setup
 from tpusim.training.goodput_forms import daly_interval, young_interval
 from tpusim.training.parts import run_parts
 from tpusim.training.run import TrainingRun
@@ -52,7 +52,7 @@ class SaveInterval:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def best_save_interval(step: PlanResult, run: TrainingRun, slowdown: Slowdown) -> SaveInterval:
+def best_save_interval(step: PlanResult, run: TrainingRun, slowdown: UnitSlowdown) -> SaveInterval:
     """Return the intervals of a run's checkpoints, and of its copies, that make it shortest.
 
     The expected time is a smooth function of the interval with one minimum, which is found by

@@ -98,8 +98,16 @@ def _slower(pod: Slice, chip: tuple[float, float], slowest: float) -> Slice:
     if chip != (1.0, 1.0):
         chips.append(SlowChip(_healthy_place(pod), *chip))
     slow = {"chips": chips, "links": pod.slow.links, "slices": slices}
-    torus, ratio = pod.topology, pod.dcn_oversubscription
-    return Slice(pod.chip, torus.dims, pod.num_slices, torus.twisted, ratio, pod.clock, slow=slow)
+    return Slice(
+        pod.chip,
+        pod.topology.dims,
+        pod.num_slices,
+        pod.topology.twisted,
+        pod.dcn_oversubscription,
+        pod.clock,
+        slow=slow,
+        broken=pod.broken,
+    )
 
 
 def _healthy_place(pod: Slice) -> Dims:

@@ -187,7 +187,7 @@ def _facts(one: RunOutcome) -> dict[str, Any]:
         "topology": str(pod.topology),
         "num_slices": pod.num_slices,
         "model": _dimensions(given.model),
-        "other": (given.input, pod.dcn_oversubscription, pod.clock, pod.slow),
+        "other": (given.input, pod.dcn_oversubscription, pod.clock, pod.slow, pod.broken),
     } | {**plan.flat(), **plan.dtypes.matmuls, **batch}
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from commands import SMALL, said
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 HEADS = (
     "what bounds the step", "changes that leave the training as it is",
     "changes of the global batch, at the same number of examples",
@@ -47,11 +49,14 @@ def test_quick_advice_tries_single_changes_only(
     assert "changes that leave the training as it is" in out
 
 
-def test_a_printed_key_is_a_setting(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_printed_key_is_a_setting(
+    path: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
     """What the advice prints goes to the command line as it stands."""
     out = said(["advise", path], capsys)[1]
     given = [shlex.split(line) for line in out.splitlines() if line.lstrip().startswith("--set")]
     assert len(given) > 8
+    request.getfixturevalue("unadvised")
     for words in given:
         assert said(["simulate", path, *words], capsys)[0] == 0, words
 
@@ -59,14 +64,14 @@ def test_a_printed_key_is_a_setting(path: str, capsys: pytest.CaptureFixture[str
 def test_top_is_the_number_of_changes_of_each_kind(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = said(["advise", path, "--top", "2"], capsys)[1]
+    out = said(["advise", path, "--quick", "--top", "2"], capsys)[1]
     tables = out.partition("changes that leave")[2].splitlines()
     assert sum("(simulated)" in line for line in tables) == 6
     assert sum(line.startswith("  and ") for line in out.splitlines()) == 2
 
 
 def test_json_has_all_of_it(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = said(["advise", path, "--json"], capsys)
+    code, out, error = said(["advise", path, "--quick", "--json"], capsys)
     found = json.loads(out)
     assert (code, error) == (0, "")
     total = sum(limit["seconds"] for limit in found["limits"])

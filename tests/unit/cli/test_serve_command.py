@@ -157,3 +157,48 @@ def test_a_plan_has_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_quiet_prints_nothing(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(["serve", path, "-q"], capsys) == (0, "", "")
+
+
+LOSS = """[failures]
+cold_start_s = 1
+ttft_s = 0.2
+"""
+
+
+def test_a_server_that_loses_a_replica(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = said(["serve", path], capsys)[1]
+    file = tmp_path / "loss.toml"
+    file.write_text(
+        f"{SERVER}{LOSS}".replace("max_num_seqs", "replicas = 2\nmax_num_seqs"), "utf-8"
+    )
+    code, out, error = said(["serve", str(file), "--out", str(tmp_path / "out")], capsys)
+    assert (code, error) == (0, "")
+    heads = ("loss", "outage", "queue", "requests", "targets", "replicas")
+    for head in heads:
+        assert f"\n{head:<12}" in out
+        assert f"\n{head:<12}" not in plain
+    assert {"outage.png", "outage.svg"} <= {each.name for each in (tmp_path / "out").iterdir()}
+    facts = json.loads(said(["serve", str(file), "--json"], capsys)[1])["failures"]
+    assert facts["back_s"] - facts["lost_s"] == pytest.approx(1.0)
+    assert facts["replicas_needed"] <= facts["replicas_needed_with_loss"]
+    read = read_serving(file)
+    assert read.failures == ts.ServerFailures(cold_start_s=1.0, ttft_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("failures.spares=2", "failures.spares is 2, and serving.replicas 1"),
+        ("failures.cold_start_s=-1", "failures.cold_start_s is -1; write a number from 0 up"),
+        ("failures.cold_start_s=60", "nobody would see the replica return"),
+        ("failures.rate=1", "[failures] has an unknown key 'rate'"),
+    ],
+)
+def test_a_mistake_in_failures(
+    setting: str, words: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = said(["serve", path, "--set", setting], capsys)
+    assert code == 2
+    assert words in error

@@ -1,5 +1,6 @@
 """The child process that compiles: when it is ended, and what it leaves."""
 
+import gc
 import json
 import os
 import re
@@ -153,9 +154,14 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Interrupts raise here, also where a shell in the background had them ignored."""
+    """Interrupts raise here, also where a shell in the background had them ignored.
+
+    The garbage collector is off, as what is raised in a callback of it is lost.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
     yield
+    gc.enable()
     signal.signal(signal.SIGINT, before)
 
 

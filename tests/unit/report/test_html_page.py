@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from extent import sample
 from inputs import plain
 from markupsafe import escape
 from replays import BODY, ORIGIN, POD, PROGRAM, placed, small_replay
@@ -45,6 +46,8 @@ from tpusim.report.html.page import LONGEST_SENTENCE, POLICY
 from tpusim.report.html.time_parts import time_cells, time_views
 from tpusim.report.html.trust import LEAST_ALIKE, chip_sources, runs_like
 from tpusim.results import LEAST_SHOWN, Advice, ChangeKind, Fit, Result, limits
+
+pytestmark = pytest.mark.usefixtures("advised")
 
 SECTIONS = [
     *("headline", "plan", "time", "advice", "timeline", "use", "memory"),
@@ -100,8 +103,13 @@ class Page(HTMLParser):
 
 
 @cache
+def files_of(kind: str) -> dict[str, bytes]:
+    return figure_bytes(result(kind))
+
+
+@cache
 def page_of(kind: str) -> str:
-    return report_page(result(kind))
+    return report_page(result(kind), figures=files_of(kind))
 
 
 def embedded(page: str) -> dict[str, bytes]:
@@ -124,9 +132,9 @@ def test_a_page_has_every_section_and_asks_for_nothing(kind: str) -> None:
 @kinds
 def test_a_page_has_the_figures_of_the_report(kind: str) -> None:
     """Each drawing is that of its file."""
-    files = figure_bytes(result(kind))
+    files = files_of(kind)
     drawn = {svg.replace(b"\n", b" ") for name, svg in files.items() if name.endswith("svg")}
-    shown = embedded(report_page(result(kind), figures=files))
+    shown = embedded(page_of(kind))
     assert {*shown.values()} == drawn
     assert len(shown) == len(drawn) >= 7
     for what, svg in shown.items():
@@ -144,7 +152,7 @@ def test_figures_of_ones_own_are_in_the_page() -> None:
 
 @kinds
 def test_the_same_result_gives_the_same_page(kind: str) -> None:
-    assert report_page(result(kind)) == report_page(result(kind))
+    assert report_page(result(kind)) == page_of(kind)
 
 
 @kinds
@@ -299,22 +307,26 @@ def test_the_page_says_where_nothing_like_it_was_measured(kind: str) -> None:
     assert ("so the prediction has no range" in page) is (expected is None)
 
 
+@cache
+def advised() -> Advice:
+    return result().advice(quick=True)
+
+
 def test_limits_and_simulated_changes_are_in_the_page() -> None:
-    found = result()
-    advice = found.advice(quick=True)
-    page = report_page(found, advice=advice)
+    advice, figures = advised(), files_of("dense")
+    page = report_page(result(), advice=advice, figures=figures)
     assert "Each change below was simulated" in page
     shown = [limit for limit in advice.limits if limit.share >= LEAST_SHOWN]
     assert all(f"<td>{escape(limit.resource)}</td>" in page for limit in shown)
     for table in change_tables(advice):
         assert all(str(escape(row.what)) in page for row in table.rows)
         assert str(escape(table.others)) in page
-    assert "Each change below was simulated" not in report_page(found)
+    assert "Each change below was simulated" not in page_of("dense")
 
 
 def with_changes(*saves: float, fit: Fit = Fit.FITS) -> Advice:
     """The advice on the dense plan with its first change of the plan, saving as much each time."""
-    advice = result().advice()
+    advice = advised()
     one = next(change for change in advice.changes if change.settings)
     changes = [
         replace(one, kind=ChangeKind.PLAN, what=f"change {number}", saves=share, fit=fit)
@@ -346,13 +358,13 @@ def test_a_change_that_does_not_fit_is_no_advice() -> None:
 
 def test_the_best_change_is_the_best_of_changes_and_reasons() -> None:
     """As the summary names it."""
-    advice = result().advice(quick=True)
+    advice = advised()
     best = best_change(result(), advice)
     assert best is not None
     able = [each.saves for each in advice.of(ChangeKind.PLAN) if each.fit is Fit.FITS]
     most = max(*able, *(reason.saves for reason in advice.reasons))
     assert best.gain == f"Saves {most:.1%}"
-    page = report_page(result(), advice=advice)
+    page = report_page(result(), advice=advice, figures=files_of("dense"))
     assert all(str(escape(str(reason)[1:])) in page for reason in advice.reasons)
 
 
@@ -368,6 +380,7 @@ def labelled(label: str) -> Result:
 
 
 @pytest.mark.parametrize("label", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.usefixtures("undrawn")
 def test_labels_of_others_are_text(label: str) -> None:
     one = labelled(label)
     page = report_page(one)
@@ -384,20 +397,28 @@ def test_labels_of_others_are_text(label: str) -> None:
 
 
 @pytest.mark.parametrize("label", HOSTILE, ids=range(len(HOSTILE)))
-def test_labels_of_others_break_no_table_trace_or_figure(label: str) -> None:
-    one = labelled(label)
-    files = render_files(one, None, html=False)
+@pytest.mark.usefixtures("undrawn")
+def test_labels_of_others_break_no_table_or_trace(label: str) -> None:
+    files = render_files(labelled(label), None, html=False)
     for name, content in files.items():
         if name.endswith(".csv"):
             table = list(csv.reader(StringIO(content.decode(), newline="")))
             assert len({len(row) for row in table}) == 1, name
             assert not [cell for row in table for cell in row if cell[:1] in "=@+" and cell]
-        elif name.endswith(".svg"):
-            root = ElementTree.fromstring(content)
-            assert float(root.attrib["width"].removesuffix("pt")) < 1200, name
     trace = json.loads(gzip.decompress(files["trace.json.gz"]))
     names = [event["name"] for event in trace["traceEvents"]]
     assert not [name for name in names if re.search("[\x00-\x1f\u202a-\u202e]", name)]
+
+
+@pytest.mark.parametrize("label", sample(HOSTILE, 4), ids=range(len(HOSTILE)))
+def test_labels_of_others_break_no_figure(label: str) -> None:
+    one = labelled(label)
+    files = figure_bytes(one)
+    drawn = {name: svg for name, svg in files.items() if name.endswith(".svg")}
+    for name, svg in drawn.items():
+        root = ElementTree.fromstring(svg)
+        assert float(root.attrib["width"].removesuffix("pt")) < 1200, name
+    assert len(embedded(report_page(one, figures=files))) == len(drawn)
 
 
 def test_the_style_of_an_axis_follows_from_its_name_alone() -> None:

@@ -77,6 +77,7 @@ def test_every_field_is_a_key() -> None:
     rest -= {each.name for each in fields(ServerOptions)}
     assert rest <= {each.name for each in fields(ts.Engine)}
     assert set(SERVING_FIELDS["traffic"]) == {each.name for each in fields(TrafficKeys)}
+    assert set(SERVING_FIELDS["failures"]) == {each.name for each in fields(ts.ServerFailures)}
 
 
 @pytest.mark.parametrize("path", [(s, key) for s, keys in SERVING_FIELDS.items() for key in keys])

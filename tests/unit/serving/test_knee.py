@@ -1,9 +1,11 @@
 """The knee of a server: the same load as a scan finds, and one sentence for what has none."""
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
+from extent import thorough
 from small_servers import MODEL, POD
 
 import tpusim as ts
@@ -26,12 +28,12 @@ def server(replicas: int = 1, **settings: int) -> Configuration:
     return Configuration(pod=POD, plan=plan, engine=engine, replicas=replicas)
 
 
-@pytest.mark.parametrize("given", [server(), server(2), server(max_num_seqs=4)])
+@pytest.mark.parametrize("given", [server(), thorough(server(2)), server(max_num_seqs=4)])
 def test_the_knee_of_an_open_loop_is_that_of_a_scan(given: Configuration) -> None:
     found = knee_of(given, MODEL, OPEN)
     replica = given.server(MODEL, OPEN)
     long = repeated(OPEN, 6000)
-    rates = found.load * np.arange(0.8, 1.2, 0.02)
+    rates = found.load * np.arange(0.8, 1.2, 0.04)
     saturated = [
         load_of(given.served(replica, long.scaled(rate / 10.0)), rate).saturated for rate in rates
     ]
@@ -48,11 +50,12 @@ def test_the_knee_of_a_closed_loop_is_that_of_a_scan() -> None:
     given = server()
     found = knee_of(given, MODEL, CLOSED)
     replica = given.server(MODEL, CLOSED)
-    rates = [
-        start_rate(given.served(replica, replace(repeated(CLOSED, 4000), users=users)))
-        for users in range(1, 33)
-    ]
-    scanned = 1 + next(at for at, rate in enumerate(rates) if rate >= FULL * rates[-1])
+
+    def rate(users: int) -> float:
+        return start_rate(given.served(replica, replace(repeated(CLOSED, 4000), users=users)))
+
+    full = rate(32)
+    scanned = next(users for users in count(1) if rate(users) >= FULL * full)
     assert found.unit == "users"
     assert abs(found.load - scanned) <= max(1, 0.1 * scanned)
 

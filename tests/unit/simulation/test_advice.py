@@ -14,6 +14,8 @@ from tpusim.results import Change, ChangeKind, Fit, fit_of
 from tpusim.simulation import simulate
 from tpusim.simulation.advice.plan_changes import plan_changes
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 V5E = ts.Slice("v5e", "4x4")
 
 

@@ -73,11 +73,22 @@ def test_a_plan_that_does_not_fit_gets_one_that_does() -> None:
     assert any(part.frees_bytes > 0 for part in made[0].parts)
 
 
+PIPELINE = Transformer(**(LAYERS | {"layers": 16}))
+STAGED = ts.Plan(
+    mesh={"stage": 4, "fsdp": 4}, seq_len=2048, global_batch=32, microbatches=8
+)  # fmt: skip
+
+
 def test_the_schedule_of_a_pipeline_is_a_decision() -> None:
-    model = Transformer(**(LAYERS | {"layers": 16}))
-    keys = {"mesh": {"stage": 4, "fsdp": 4}, "global_batch": 32, "microbatches": 8}
-    base = ts.simulate(model, ts.Plan(seq_len=2048, **keys), "v5p:2x2x4")
-    found = base.advice().proposals
+    choices = Decisions(PIPELINE, STAGED).of(Effort.PROGRAM)
+    found = [choice.keys for choice in choices if "schedule" in choice.keys]
+    parts = [each["virtual_stages"] for each in found if each["schedule"] == "interleaved"]
+    assert parts == [2, 4, 8]
+
+
+@pytest.mark.thorough
+def test_a_pipeline_gets_a_better_schedule() -> None:
+    found = ts.simulate(PIPELINE, STAGED, "v5p:2x2x4").advice().proposals
     assert any(each.plan.pipeline.schedule == "interleaved" for each in found)
 
 

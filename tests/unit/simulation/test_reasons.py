@@ -19,6 +19,8 @@ from tpusim.runfile.read_run import changed_plan
 from tpusim.simulation.advice import reasons as reasons_module
 from tpusim.simulation.advice.reasons import MOST_SIMULATIONS
 
+pytestmark = pytest.mark.usefixtures("advised")
+
 V5P, V4, V5E = "v5p:4x4x4", "v4:4x4x4", "v5e:4x4"
 CUT = {"fsdp": ["x[:2]", "y[:2]", "z"], "tensor": ["x[::2]", "y[::2]"]}
 TENSOR = {"fsdp": 16, "tensor": 4}

@@ -8,7 +8,7 @@ import pytest
 
 import tpusim as ts
 from tpusim.base import TpusimError
-from tpusim.failures import Failures, known_causes, mean_time_to_failure, unit_chips, units_of
+from tpusim.failures import CAUSES, Failures, mean_time_to_failure, unit_chips, units_of
 from tpusim.training import Checkpoints, TrainingRun, failure_advice, train_step
 from tpusim.training.result import BUCKETS
 
@@ -52,7 +52,7 @@ def test_a_run_without_failures_has_none_of_their_buckets() -> None:
     found = train_step(STEP, replace(run(), failures=None))
     assert tuple(found.buckets) == tuple(BUCKETS)
     assert "failures" not in found.facts()
-    never = dict.fromkeys(known_causes(), 0)
+    never = dict.fromkeys(CAUSES, 0)
     quiet = train_step(STEP, run({"causes": never}))
     assert quiet.wall_s.value == pytest.approx(found.wall_s.value)
     assert "never" in str(quiet)
@@ -66,7 +66,7 @@ def test_units_are_those_of_the_machine() -> None:
     assert unit_chips(pod) == 64
     assert unit_chips(SLICES) == 16
     assert units_of(SLICES)["switch"] == 0
-    days = (mean_time_to_failure(known_causes(), units_of(pod)) or 0) / 86400
+    days = (mean_time_to_failure(CAUSES, units_of(pod)) or 0) / 86400
     assert 1 / days == pytest.approx(1024 * 8e-4 + 6144 * 5e-5 + 48 * 4e-4 + 1)
 
 

@@ -40,7 +40,10 @@ class ReportFigure:
 
 @dataclass(frozen=True, slots=True)
 class ServingFigure:
-    """A figure of a simulated server; `name`, `data` and `plot` are those of `ReportFigure`."""
+    """A figure of a simulated server; `name`, `data` and `plot` are those of `ReportFigure`.
+
+    Where `data` returns None there is no such figure.
+    """
 
     name: str
     data: "Callable[[ServingResult], Any]"

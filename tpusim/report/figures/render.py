@@ -54,7 +54,8 @@ def serving_figure_bytes(result: ServingResult) -> dict[str, bytes]:
     """Render each figure of a simulated server as PNG and SVG, by file name."""
     files: dict[str, bytes] = {}
     for name, entry in sorted(SERVING_FIGURES.items()):
-        files |= figure_files(name, partial(entry.plot, entry.data(result)), result.title)
+        if (data := entry.data(result)) is not None:
+            files |= figure_files(name, partial(entry.plot, data), result.title)
     return files
 
 

@@ -14,6 +14,7 @@ from tpusim.serving.result import JOULES_A_KWH, MILLION, number, step_words
 FIGURES = {
     "server": "Requests that wait, sequences that decode and the share of the cache that is taken, "
     "over time",
+    "outage": "Requests that wait and TTFT while a replica is lost, and without its loss",
     "requests": "When each of some requests waits, when it is prefilled, and when it decodes",
 }
 """The figures of the page, and what each shows."""

@@ -171,8 +171,10 @@ def _host(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
 
 
 def _slow_parts(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
-    if result.pod.slow:
-        yield Remedy("a slice without its slow parts", pod=result.pod.healthy)
+    if result.pod.impaired:
+        kinds = {"slow": result.pod.slow, "broken": result.pod.broken}
+        which = " and ".join(kind for kind, parts in kinds.items() if parts)
+        yield Remedy(f"a slice without its {which} parts", pod=result.pod.healthy)
 
 
 def _warned(reason: Reason, result: PlanResult) -> Iterator[Remedy]:
