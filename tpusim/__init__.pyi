@@ -13,6 +13,7 @@ from .diagnosis import diagnose as diagnose
 from .export import export_jax as export_jax
 from .export import export_serving as export_serving
 from .failures import Availability as Availability
+from .failures import Failures as Failures
 from .failures import availability as availability
 from .hardware import Calibration as Calibration
 from .hardware import Chip as Chip
@@ -65,9 +66,9 @@ from .sweeps import scaling as scaling
 from .sweeps import sweep as sweep
 from .traffic import Lengths as Lengths
 from .traffic import Traffic as Traffic
-from .failures import Failures as Failures
 from .training import Checkpoints as Checkpoints
 from .training import Evaluations as Evaluations
+from .training import Stragglers as Stragglers
 from .training import TrainingResult as TrainingResult
 from .training import TrainingRun as TrainingRun
 from .training import train as train

@@ -21,7 +21,7 @@ GROUPS = {
     "explain_placement explain_collectives explain_pipeline explain_lines",
     "Sweeps and searches": "Space sweep PlanSpace slices_of bound search cluster scaling Scaling "
     "with_measured",
-    "Training runs": "train TrainingRun Evaluations Checkpoints Failures TrainingResult",
+    "Training runs": "train TrainingRun Evaluations Checkpoints Failures Stragglers TrainingResult",
     "Serving": "serve ServingPlan ServingResult Engine Traffic Traffic.poisson Traffic.burst "
     "Traffic.closed_loop Traffic.read Lengths read_serving TrafficKeys ServerOptions "
     "ServerFailures knee search_servers ServerSpace Targets",
@@ -37,7 +37,8 @@ BY_KEYS = {"Plan": "plan", "models.Transformer": "model", "Input": "input", "Mea
 """Classes whose parameters are the keys of a section of a run file."""
 
 CONSTRUCTED = (
-    *("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints", "Failures", "StepLoad"),
+    *("Slice", "Space", "PlanSpace", "TrainingRun", "Evaluations", "Checkpoints", "StepLoad"),
+    *("Failures", "Stragglers"),
     *("ServerSpace", "Targets", "ServerFailures"),
 )
 """Further classes that a user constructs; others are made by functions."""

@@ -26,8 +26,8 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 SHOWN = {page.name: page.read_text("utf-8") for page in PAGES}
 MOST_WORDS = 34_900
-"""32,000 for training, 2,500 for serving (a page, and the keys of a server and its traffic), 400 for
-failures (their keys, and what they leave out)."""
+"""32,000 for training, 2,500 for serving (a page, and the keys of a server and its traffic), and
+400 for failures and stragglers, most of them keys."""
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -24,16 +24,18 @@ from tpusim.diagnosis.finding import Finding
 from tpusim.diagnosis.kinds import HOST, IDLE, INPUT, OTHER_PROGRAMS, SLOW_STEPS
 from tpusim.diagnosis.measured import MeasuredSteps, measured_steps
 from tpusim.diagnosis.predicted import predicted_parts
-from tpusim.diagnosis.variation import variation
+from tpusim.diagnosis.stragglers import measured_stragglers
+from tpusim.diagnosis.variation import LEAST_VARIATION, variation
 from tpusim.hardware import Slice, load_chip, parse_slice
 from tpusim.hardware.legality import default_shape
 from tpusim.profiles import Profile, read_profile
 from tpusim.profiles.profile import short_name
 from tpusim.results import PlanResult, ReplayResult, Result
 from tpusim.simulation import simulate
+from tpusim.training import Stragglers
 
-LEAST_VARIATION, LEAST_PAUSE = 0.005, 0.02
-"""What varies comes first if it is this fraction of the step; pauses that are alike, this one."""
+LEAST_PAUSE = 0.02
+"""Pauses that are alike come first if they are this fraction of the step."""
 
 LEAST_COMMON = 0.5
 """The fraction of the measured work that has a prediction, below which a note says so."""
@@ -83,8 +85,20 @@ def diagnose(
         predicted_ps=0 if result is None else result.timeline.total_ps,
         parts=parts,
         findings=tuple(_findings(steps, parts, units, predicted=result is not None)),
+        stragglers=measured_stragglers(steps),
         notes=tuple(dict.fromkeys((*profile.notes, *_notes(profile, steps, result, why, units)))),
     )
+
+
+@checked_call
+def stragglers_of(found: Diagnosis | Profile | str | Path) -> Stragglers | None:
+    """Return what varies in a profile as the stragglers of a training run; None for none.
+
+    found: a diagnosis, or a profile to diagnose.
+
+    Raise FileError for a profile that cannot be read.
+    """
+    return (found if isinstance(found, Diagnosis) else diagnose(found)).stragglers
 
 
 def _predicted(

@@ -11,10 +11,12 @@ from tpusim.base.text_table import folded_table
 from tpusim.base.text_width import wrapped
 from tpusim.diagnosis.alignment import TIMES
 from tpusim.diagnosis.finding import Finding, duration
+from tpusim.diagnosis.stragglers import section_lines
 from tpusim.profiles.profile import PS
 from tpusim.report.figures.canvas import time_scale
 from tpusim.report.figures.two_timelines import CoreBar, plot_timelines
 from tpusim.results import entry
+from tpusim.training import Stragglers
 
 FINDINGS_SHOWN = 5
 KINDS_SHOWN = 12
@@ -38,6 +40,7 @@ class Diagnosis(ShortRepr):
         `measured_ps`, `predicted_ps` and `difference_ps`, which sum to those of the steps;
         `measured_order` and `predicted_order` are places in the order of time, -1 for none.
     findings: in sentences: first what varies, then what differs, each the largest first.
+    stragglers: what varies, as the section [stragglers] of a training run; None for none.
     notes: what is unknown, in sentences.
     """
 
@@ -50,6 +53,7 @@ class Diagnosis(ShortRepr):
     predicted_ps: int
     parts: pd.DataFrame
     findings: tuple[Finding, ...]
+    stragglers: Stragglers | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -155,13 +159,14 @@ class Diagnosis(ShortRepr):
             **{name: int(getattr(self, name)) for name in TIMES},
             "findings": [asdict(each) for each in self.findings],
             **{name: getattr(self, name).reset_index().to_dict("records") for name in tables},
+            **({} if self.stragglers is None else {"stragglers": self.stragglers.written}),
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
         table = folded_table([*self._table()])
         notes = [line for note in self.notes for line in entry("note", note)]
-        return "\n".join([*self._head(), "", *self._found(), "", *table, *notes])
+        return "\n".join([*self._head(), "", *self._found(), "", *table, *notes, *self._snippet()])
 
     def _head(self) -> Iterator[str]:
         yield from wrapped(f"{self.profile}: {self.program}, {self.runs}")
@@ -176,6 +181,13 @@ class Diagnosis(ShortRepr):
             yield from wrapped(f"{finding}", f"{number:>3}. ", " " * 5)
         if not shown:
             yield "  no cause of half a percent of the step or more"
+
+    def _snippet(self) -> Iterator[str]:
+        """Yield what varies as a section of a run file."""
+        if self.stragglers is not None:
+            yield ""
+            yield "# of a run file with [train]: what training on gives if this goes on"
+            yield from section_lines(self.stragglers)
 
     def _table(self) -> Iterator[Sequence[str]]:
         """Yield a row for each kind, and their sum."""

@@ -15,6 +15,9 @@ SLOW_DEVICE, SLOW_LINK = 1.03, 1.2
 ONE_CAUSE, LEAST_SHARE = 0.5, 0.1
 """Shares of what slow steps take longer: of an operation that is named alone, and of a kind."""
 
+LEAST_VARIATION = 0.005
+"""Of a step: what varies by less is not looked at."""
+
 LATE = 3.0
 """A pause between steps is late if it takes so many times the median of all pauses."""
 
@@ -67,15 +70,11 @@ def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
     """Yield a finding for devices that work for longer than others, or else wait for longer."""
     if steps.devices < 2:
         return
-    typical, kinds = steps.typical, steps.facts["kind"]
-    own = steps.picoseconds(typical, "device", "operation").reset_index()
-    kind = own["operation"].map(kinds)
-    for does, mine, factor, why in (
-        ("works", ~kind.isin(WAITS), SLOW_DEVICE, "the others wait in collectives"),
-        ("is in collectives", kind.isin(COLLECTIVES), SLOW_LINK, "its links are slow"),
+    collectives = steps.facts["kind"].isin(COLLECTIVES)
+    for does, times, factor, why in (
+        ("works", work_by_device(steps), SLOW_DEVICE, "the others wait in collectives"),
+        ("is in collectives", _by_device(steps, collectives), SLOW_LINK, "its links are slow"),
     ):
-        times = own[mine].groupby("device", observed=True, sort=False)["self_ps"].sum()
-        times /= typical.groupby("device", sort=False).size().reindex(times.index)
         middle = float(times.quantile(0.5, interpolation="lower"))
         slow = times[times > factor * middle]
         if len(slow):
@@ -90,16 +89,39 @@ def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
             return
 
 
-def _between(steps: MeasuredSteps) -> Iterator[Finding]:
+def work_by_device(steps: MeasuredSteps) -> pd.Series:
+    """Return the picoseconds of each device's own work, in its mean step."""
+    return _by_device(steps, ~steps.facts["kind"].isin(WAITS))
+
+
+def _by_device(steps: MeasuredSteps, mine: pd.Series) -> pd.Series:
+    """Return the picoseconds of each device in its mean step, in the operations that are mine."""
+    typical = steps.typical
+    own = steps.picoseconds(typical, "device", "operation").reset_index()
+    own = own[own["operation"].map(mine)]
+    times = own.groupby("device", observed=True, sort=False)["self_ps"].sum()
+    return times / typical.groupby("device", sort=False).size().reindex(times.index)
+
+
+def pauses(steps: MeasuredSteps) -> tuple[pd.Series, pd.Series]:
+    """Return the picoseconds of all pauses between steps, and of those that are late.
+
+    None is late unless late ones take most of the time of all.
+    """
     runs = steps.executions
     order = runs.groupby("device", sort=False).cumcount()
     known = runs["gap_ps"] >= 0
     gaps = runs[known].groupby(order[known])["gap_ps"].mean()
+    late = gaps[gaps > LATE * max(gaps.median(), 1)]
+    return gaps, late if late.sum() > 0.5 * gaps.sum() else late[:0]
+
+
+def _between(steps: MeasuredSteps) -> Iterator[Finding]:
+    gaps, late = pauses(steps)
     if gaps.empty or not gaps.sum():
         return
     mean, middle = gaps.mean(), gaps.median()
-    late = gaps[gaps > LATE * max(middle, 1)]
-    if late.sum() > 0.5 * gaps.sum():
+    if len(late):
         text = (
             f"{len(late)} of {len(gaps)} pauses between steps {'is' if len(late) == 1 else 'are'} "
             f"late, up to {duration(gaps.max())} (median {duration(middle)}): devices wait for "

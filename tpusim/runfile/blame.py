@@ -19,7 +19,7 @@ from tpusim.base.foreign_names import foreign_advice, our_name
 from tpusim.base.shown_value import cut, shown
 from tpusim.runfile.schema import ALL_FIELDS, FIELDS, SECTIONS, keys, wanted
 from tpusim.runfile.serving_fields import SERVING_FIELDS, SERVING_SECTIONS
-from tpusim.runfile.training import FAILURES, TRAIN
+from tpusim.runfile.training import FAILURES, STRAGGLERS, TRAIN
 
 _BESIDES = "a sweep is of one model, on sweep.shapes, and a search chooses among search.slices"
 _OF_A_RUN = ("slice", "model", "plan", "input")
@@ -97,9 +97,9 @@ def _unknown(path: list[str]) -> str:
             return f"{_printable(key)} is in no section; it belongs to {homes}"
         if key == "traffic":
             return "[traffic] is of a server; write a section [serving] in place of [plan]"
-        if key == FAILURES:
-            return "[failures] is of a training run; write a section [train] as well"
-        sections = [*SECTIONS, TRAIN, FAILURES, *SERVING_SECTIONS]
+        if key in (FAILURES, STRAGGLERS):
+            return f"[{key}] is of a training run; write a section [train] as well"
+        sections = [*SECTIONS, TRAIN, FAILURES, STRAGGLERS, *SERVING_SECTIONS]
         if not our_name(key, sections) and (told := foreign_advice(key, FIELDS["plan"])):
             return f"{_printable(key)} is in no section; under [plan], {told}"
         return f"unknown section [{key}]; {nearest(key, sections)}"

@@ -10,32 +10,37 @@ from tpusim.base.shown_value import shown
 if TYPE_CHECKING:
     from tpusim.training import TrainingRun
 
-TRAIN, FAILURES = "train", "failures"
+TRAIN, FAILURES, STRAGGLERS = "train", "failures", "stragglers"
 
-_EXAMPLES = {TRAIN: "tokens = 1e12", FAILURES: "spares = 2"}
+_EXAMPLES = {
+    TRAIN: "tokens = 1e12",
+    FAILURES: "spares = 2",
+    STRAGGLERS: "pauses = { per_hour = 2, seconds = 0.5 }",
+}
 
 
 def split_train(data: Mapping[str, Any]) -> "tuple[dict[str, Any], TrainingRun | None]":
     """Return the other tables of a file, and its training run if it has a section [train].
 
-    The failures of the run are a section of their own, [failures].
+    Its failures and its stragglers are sections of their own, [failures] and [stragglers].
 
     Raise PlanError for a key that a training run does not have, and for what it refuses.
     """
     if TRAIN not in data:
         return dict(data), None
     from tpusim.failures import Failures
-    from tpusim.training import Checkpoints, Evaluations, TrainingRun
+    from tpusim.training import Checkpoints, Evaluations, Stragglers, TrainingRun
 
-    others = {name: table for name, table in data.items() if name not in (TRAIN, FAILURES)}
-
+    sections: Mapping[str, type] = {FAILURES: Failures, STRAGGLERS: Stragglers}
+    others = {name: each for name, each in data.items() if name not in (TRAIN, *sections)}
     given = _known([TRAIN], data[TRAIN], TrainingRun)
     tables: Mapping[str, type] = {"evaluations": Evaluations, "checkpoints": Checkpoints}
     for name, kind in tables.items():
         if name in given:
             given[name] = kind(**_known([TRAIN, name], given[name], kind))
-    if FAILURES in data:
-        given[FAILURES] = Failures(**_known([FAILURES], data[FAILURES], Failures))
+    for name, kind in sections.items():
+        if name in data:
+            given[name] = kind(**_known([name], data[name], kind))
     return others, TrainingRun(**given)
 
 

@@ -15,6 +15,11 @@ from tpusim.training.run import Checkpoints as Checkpoints
 from tpusim.training.run import Evaluations as Evaluations
 from tpusim.training.run import TrainingRun as TrainingRun
 from tpusim.training.run import steps_of as steps_of
+from tpusim.training.straggler_survey import StragglerSurvey as StragglerSurvey
+from tpusim.training.stragglers import HostPauses as HostPauses
+from tpusim.training.stragglers import SlowChips as SlowChips
+from tpusim.training.stragglers import Stragglers as Stragglers
+from tpusim.training.stragglers import UnevenSlices as UnevenSlices
 from tpusim.training.train import run_setup as run_setup
 from tpusim.training.train import train as train
 from tpusim.training.train import train_step as train_step

@@ -189,14 +189,15 @@ def _draws(seed: int, number: int) -> Draws:
     ]
     between, kind, hang, repair = streams
     return Draws(
-        _numbers(between, exponential=True).__next__,
-        _numbers(kind).__next__,
-        _numbers(hang).__next__,
-        _numbers(repair, exponential=True).__next__,
+        random_numbers(between, exponential=True).__next__,
+        random_numbers(kind).__next__,
+        random_numbers(hang).__next__,
+        random_numbers(repair, exponential=True).__next__,
     )
 
 
-def _numbers(stream: np.random.Generator, *, exponential: bool = False) -> Iterator[float]:
+def random_numbers(stream: np.random.Generator, *, exponential: bool = False) -> Iterator[float]:
+    """Yield random numbers from 0 up to 1, or with an exponential distribution of mean 1."""
     draw = stream.standard_exponential if exponential else stream.random
     while True:
         yield from draw(BATCH).tolist()

@@ -15,6 +15,7 @@ from tpusim.training.checkpoint import (
 )
 from tpusim.training.compile_time import SPREAD, compile_seconds
 from tpusim.training.run import TrainingRun
+from tpusim.training.step_mix import straggler_factor
 
 INITIALIZATION_S, INITIALIZATION_RANGE = 60.0, (20.0, 400.0)
 """Seconds until the devices are there. Assumed, between what logs have with compilation, 58 s
@@ -43,7 +44,8 @@ def run_parts(step: PlanResult, run: TrainingRun) -> tuple[Parts, Parts, Parts]:
     spread = SPREAD if run.compile_s is None else (1.0, 1.0)
     start = _chosen(run.initialization_s, INITIALIZATION_S, INITIALIZATION_RANGE)
     warm = _chosen(run.warm_up_s, WARM_UP_S, WARM_UP_RANGE)
-    predicted = step.step_time_s if run.step_time_s is None else run.step_time_s
+    predicted = ideal_step_s(step, run)
+    predicted *= straggler_factor(step, run.stragglers, predicted)
     ends = None if run.step_time_s is not None else step.error_range
     steps = (1.0, 1.0) if ends is None else (ends.low, ends.high)
     saves = run.checkpoints
@@ -61,6 +63,11 @@ def run_parts(step: PlanResult, run: TrainingRun) -> tuple[Parts, Parts, Parts]:
         )
 
     return made(0), made(1), made(2)
+
+
+def ideal_step_s(step: PlanResult, run: TrainingRun) -> float:
+    """Return the predicted seconds of a step without stragglers."""
+    return step.step_time_s if run.step_time_s is None else run.step_time_s
 
 
 def _chosen(

@@ -13,6 +13,7 @@ from tpusim.training.checkpoint import CheckpointCost
 from tpusim.training.durations import HOUR_S, duration
 from tpusim.training.failure_survey import FailureSurvey
 from tpusim.training.run import TrainingRun
+from tpusim.training.straggler_survey import StragglerSurvey
 
 JOULES_A_KWH = 3.6e6
 
@@ -74,7 +75,8 @@ class TrainingResult(ShortRepr):
     step: the simulated step.
     run: what was asked for.
     steps: steps until all is read.
-    step_time_s: seconds of a step; the simulated ones, unless the run gives its own.
+    step_time_s: seconds of a step; the simulated ones, unless the run gives its own, times the
+        mean factor of its stragglers.
     timeline: of the run as predicted, without failures.
     buckets: wall seconds by bucket of ml-goodput-measurement, which sum to those of the run.
     wall_s: seconds of the run, the sum of the buckets. With failures it is the mean of the random
@@ -82,6 +84,7 @@ class TrainingResult(ShortRepr):
         the ninetieth of those at their longest.
     checkpoint: what a checkpoint takes; None without.
     failures: the random runs; None without failures.
+    stragglers: what they do to the steps; None without.
     notes: what was assumed.
     """
 
@@ -94,6 +97,7 @@ class TrainingResult(ShortRepr):
     wall_s: Estimate
     checkpoint: CheckpointCost | None
     failures: FailureSurvey | None = None
+    stragglers: StragglerSurvey | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -163,9 +167,14 @@ class TrainingResult(ShortRepr):
             "energy_j": _fact(self.energy_j),
             "co2_kg": _fact(self.co2_kg),
             "checkpoint": None if self.checkpoint is None else self._checkpoint_facts(),
-            **({} if self.failures is None else {"failures": self.failures.facts()}),
+            **{name: each.facts() for name, each in self._surveys().items()},
             "notes": list(self.notes),
         }
+
+    def _surveys(self) -> Mapping[str, FailureSurvey | StragglerSurvey]:
+        """Return the surveys that were made, by name."""
+        found = {"failures": self.failures, "stragglers": self.stragglers}
+        return {name: each for name, each in found.items() if each is not None}
 
     def _checkpoint_facts(self) -> dict[str, Any]:
         cost = self.checkpoint
@@ -193,8 +202,8 @@ class TrainingResult(ShortRepr):
         yield ""
         yield from fixed_table(list(self._bucket_rows()), (38, 12, 8))
         yield ""
-        if self.failures is not None:
-            for name, text in self.failures.lines():
+        for survey in self._surveys().values():
+            for name, text in survey.lines():
                 yield from entry(name, text)
         if self.checkpoint is not None:
             yield from entry("checkpoint", self._checkpoint())

@@ -21,6 +21,7 @@ from tpusim.base.value_checks import (
 from tpusim.failures import Failures, unit_chips
 from tpusim.hardware import Slice
 from tpusim.plan import Plan
+from tpusim.training.stragglers import EXAMPLES, Stragglers
 
 MOST_AMOUNT = 1_000_000
 """The highest price, in USD an hour of a chip, and the dirtiest grid, in g/kWh."""
@@ -116,6 +117,7 @@ class TrainingRun:
     evaluations: evaluations; None for none.
     checkpoints: checkpoints; None for none.
     failures: failures; None for a run in which nothing breaks.
+    stragglers: slow chips, pauses of hosts and slices that differ; None for none.
     price: USD an hour of a chip, in place of the list price on demand.
     grid: grams of CO2 equivalent per kWh of the data centre.
     """
@@ -131,6 +133,7 @@ class TrainingRun:
     evaluations: Evaluations | None = None
     checkpoints: Checkpoints | None = None
     failures: Failures | None = None
+    stragglers: Stragglers | None = None
     price: float | None = None
     grid: float | None = None
 
@@ -161,6 +164,7 @@ class TrainingRun:
         for name, kind in (("evaluations", Evaluations), ("checkpoints", Checkpoints)):
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
         object.__setattr__(self, "failures", _failures(self.failures))
+        object.__setattr__(self, "stragglers", _stragglers(self.stragglers))
 
     def _repr_html_(self) -> str:
         """Return what is given, for a notebook."""
@@ -220,6 +224,18 @@ def _failures(value: Any) -> Failures | None:
     if isinstance(value, Mapping):
         return Failures(**value)
     raise PlanError(f"failures is {shown(value)}; write a section [failures], such as spares = 2")
+
+
+def _stragglers(value: Any) -> Stragglers | None:
+    """Return stragglers, of themselves or of their table. Raise PlanError for anything else."""
+    if value is None or isinstance(value, Stragglers):
+        return value
+    if isinstance(value, Mapping):
+        return Stragglers(**value)
+    raise PlanError(
+        f"stragglers is {shown(value)}; write a section [stragglers], such as pauses = "
+        f"{EXAMPLES['pauses']}"
+    )
 
 
 def _part(name: str, value: Any, kind: type) -> Any:

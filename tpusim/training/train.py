@@ -23,6 +23,7 @@ from tpusim.training.parts import (
     INITIALIZATION_RANGE,
     INITIALIZATION_S,
     Parts,
+    ideal_step_s,
     loop_times,
     run_parts,
 )
@@ -37,6 +38,8 @@ from tpusim.training.result import (
     TrainingResult,
 )
 from tpusim.training.run import TrainingRun
+from tpusim.training.straggler_notes import straggler_notes
+from tpusim.training.straggler_survey import StragglerSurvey, survey_stragglers
 
 DATA_LOADING = "DATA_LOADING_SYNC"
 
@@ -84,6 +87,7 @@ def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
         buckets=buckets,
         wall_s=Estimate(*(timeline.total_ps * PICO for timeline in timelines)),
         checkpoint=parts[0].checkpoint,
+        stragglers=_stragglers(step, run, steps),
         notes=tuple(_notes(step, run)),
     )
 
@@ -119,6 +123,7 @@ def _with_failures(
         wall_s=Estimate(found.mean_s, *ends),
         checkpoint=parts[0].checkpoint,
         failures=found,
+        stragglers=_stragglers(step, run, steps),
         notes=tuple(_notes(step, run)),
     )
 
@@ -127,6 +132,12 @@ def run_setup(step: PlanResult, run: TrainingRun) -> FailureSetup:
     """Return a run with failures as it is predicted, in the form that the engine takes."""
     parts, steps = run_parts(step, run)[0], run.steps_of(step.plan)
     return failure_setup(step.pod, run, parts, steps, broken_slowdown(step))
+
+
+def _stragglers(step: PlanResult, run: TrainingRun, steps: int) -> StragglerSurvey | None:
+    if run.stragglers is None:
+        return None
+    return survey_stragglers(step, run.stragglers, ideal_step_s(step, run), steps)
 
 
 def _estimate(values: Iterable[float]) -> Estimate:
@@ -210,6 +221,8 @@ def _notes(step: PlanResult, run: TrainingRun) -> list[str]:
         notes.append("no failure, restart or wait for a slice is simulated")
     else:
         notes += failure_notes(step.pod, run)
+    if run.stragglers is not None:
+        notes += straggler_notes(step, run.stragglers)
     return notes
 
 
