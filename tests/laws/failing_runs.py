@@ -4,7 +4,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tpusim.engine.interrupted_run import Draws, FailureKind, Loss, Recovery
+from tpusim.engine.failure_queue import Draws, FailureKind, Loss
+from tpusim.engine.interrupted_run import Recovery
 from tpusim.engine.training_loop import Activity, LoopTimes
 
 

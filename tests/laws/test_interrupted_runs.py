@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from failing_runs import Walk, draws, random_run
 
-from tpusim.engine.interrupted_run import (
-    FailureKind,
-    Loops,
-    Loss,
-    Outcome,
-    Recovery,
-    run_interrupted,
-)
+from tpusim.engine.failure_queue import FailureKind, Loss
+from tpusim.engine.interrupted_run import Loops, Outcome, Recovery, run_interrupted
 from tpusim.engine.training_loop import Activity, LoopTimes, run_training
 from tpusim.training.expected_run import expected_seconds, units_away
 from tpusim.training.failure_setup import FailureSetup

@@ -8,12 +8,12 @@ a cube or a slice takes until it is repaired goes on beside the run.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from math import gamma, lcm
+from math import lcm
 from typing import NamedTuple, TypeAlias
 
+from tpusim.engine.failure_queue import Draws, FailureKind, FailureQueue, Loss
 from tpusim.engine.training_loop import Activity, ActivitySpan, LoopTimes, run_training
 from tpusim.engine.training_progress import Progress, Reached
 
@@ -22,41 +22,6 @@ Phase: TypeAlias = tuple[Activity, int]
 
 ENDLESS = 10**15
 """Steps of a loop that a failure ends."""
-
-
-class Loss(StrEnum):
-    """What a failure takes."""
-
-    UNIT = "unit"
-    LINK = "link"
-    PROCESS = "process"
-
-
-class FailureKind(NamedTuple):
-    """Failures of one cause, in picoseconds.
-
-    between_ps: mean time between two of them, of the whole run.
-    shape: of the Weibull distribution of that time; 1 is exponential.
-    loss: what they take.
-    detection_ps: until one is known.
-    hang_share, hang_ps: the share that is known only after a time limit, and that limit.
-    repair_ps: mean time, exponentially distributed, until what failed is back.
-    notice_ps: time of notice before one.
-    excess_ps: of a lost link, what a step takes longer until it is repaired.
-    replaced: a spare unit takes the place of the one with a lost link, if there is one.
-    """
-
-    name: str
-    between_ps: float
-    shape: float
-    loss: Loss
-    detection_ps: int
-    hang_share: float
-    hang_ps: int
-    repair_ps: float
-    notice_ps: int = 0
-    excess_ps: int = 0
-    replaced: bool = False
 
 
 class Recovery(NamedTuple):
@@ -82,21 +47,6 @@ class Recovery(NamedTuple):
     spares: int | None = 0
     displaces: bool = False
     slices: int = 1
-
-
-class Draws(NamedTuple):
-    """Sources of random numbers: one a question, so that two plans meet the same failures.
-
-    between: for the time between two failures, exponential of mean 1.
-    kind: for the kind of a failure, from 0 to below 1.
-    hang: for how it is detected, from 0 to below 1.
-    repair: for the time of its repair, exponential of mean 1.
-    """
-
-    between: Callable[[], float]
-    kind: Callable[[], float]
-    hang: Callable[[], float]
-    repair: Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -180,49 +130,6 @@ def run_interrupted(
     return run.outcome
 
 
-class _FailureQueue:
-    """The next failures: all exponential kinds are one stream, each other kind has its own."""
-
-    def __init__(self, kinds: Sequence[FailureKind], draws: Draws) -> None:
-        self._draws = draws
-        self._even = [kind for kind in kinds if kind.shape == 1.0]
-        self._rate = sum(1 / kind.between_ps for kind in self._even)
-        self._queue: list[tuple[int, int]] = []
-        self._others = [kind for kind in kinds if kind.shape != 1.0]
-        for number in range(-1 if self._even else 0, len(self._others)):
-            self._plan(number, 0)
-
-    @property
-    def next_ps(self) -> int | None:
-        """The time of the next failure; None if none comes."""
-        return self._queue[0][0] if self._queue else None
-
-    def take(self) -> FailureKind:
-        """Return the next failure, and plan the one after it."""
-        now, number = heapq.heappop(self._queue)
-        self._plan(number, now)
-        return self._others[number] if number >= 0 else self._any_even()
-
-    def _plan(self, number: int, now: int) -> None:
-        drawn = self._draws.between()
-        if number < 0:
-            wait = drawn / self._rate
-        else:
-            kind = self._others[number]
-            wait = kind.between_ps / gamma(1 + 1 / kind.shape) * drawn ** (1 / kind.shape)
-        heapq.heappush(self._queue, (now + max(1, round(wait)), number))
-
-    def _any_even(self) -> FailureKind:
-        if len(self._even) == 1:
-            return self._even[0]
-        left = self._draws.kind() * self._rate
-        for kind in self._even:
-            left -= 1 / kind.between_ps
-            if left < 0:
-                return kind
-        return self._even[-1]
-
-
 class _InterruptedRun:
     """A run up to a time: its kept steps, what is away for repair, and when it fails next.
 
@@ -241,7 +148,7 @@ class _InterruptedRun:
         record: bool,
     ) -> None:
         self.loops, self.recovery, self.draws, self.record = loops, recovery, draws, record
-        self.failures = _FailureQueue(kinds, draws)
+        self.failures = FailureQueue(kinds, draws)
         self.outcome = Outcome()
         self.now = self.done = self.written = 0
         self.copied: int | None = None

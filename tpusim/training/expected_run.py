@@ -7,7 +7,7 @@ with fewer slices or on a broken torus, it is of first order in what that costs.
 from collections.abc import Mapping, Sequence
 from math import exp, expm1, inf
 
-from tpusim.engine.interrupted_run import FailureKind, Loss
+from tpusim.engine.failure_queue import FailureKind, Loss
 from tpusim.engine.training_loop import LoopTimes
 from tpusim.results import PICO
 from tpusim.training.failure_setup import FailureSetup

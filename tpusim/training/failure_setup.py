@@ -6,7 +6,8 @@ from functools import cache
 
 from tpusim.base.errors import PlanError
 from tpusim.engine.clock import picoseconds
-from tpusim.engine.interrupted_run import FailureKind, Loss, Phase, Recovery
+from tpusim.engine.failure_queue import FailureKind, Loss
+from tpusim.engine.interrupted_run import Phase, Recovery
 from tpusim.engine.training_loop import Activity, LoopTimes
 from tpusim.failures import Cause, Failures, failures_per_second, made_of_cubes, units_of
 from tpusim.hardware import Slice

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
-from tpusim.engine.interrupted_run import Draws, Loops, Outcome, run_interrupted
+from tpusim.engine.failure_queue import Draws
+from tpusim.engine.interrupted_run import Loops, Outcome, run_interrupted
 from tpusim.engine.training_loop import Activity
 from tpusim.failures import Failures
 from tpusim.results import PICO
