@@ -93,7 +93,7 @@ def setup(
     )
     kind = FailureKind("one", mttf * S, 1.0, loss, 0, 0.0, 0, repair * S)
     after = Recovery(restart=((Activity.INITIALIZATION, round(restart * S)),), **recovery)  # type: ignore[arg-type]
-    return FailureSetup(times, (kind,), after, {}, {})
+    return FailureSetup(times, (kind,), after, {}, {}, 64)
 
 
 def mean_seconds(of: FailureSetup, runs: int) -> float:
@@ -159,7 +159,7 @@ def test_ninety_days_on_a_pod_take_tens_of_milliseconds() -> None:
         for name, hours, loss in (("machine", 13, Loss.UNIT), ("job", 24, Loss.PROCESS))
     )
     after = Recovery(((Activity.INITIALIZATION, 60 * S),), spares=16)
-    of = FailureSetup(times, kinds, after, {}, {})
+    of = FailureSetup(times, kinds, after, {}, {}, 64)
     loops = Loops(times)
     began = process_time()
     for run in range(20):

@@ -9,7 +9,14 @@ from tpusim.engine.clock import picoseconds
 from tpusim.engine.failure_queue import FailureKind, Loss
 from tpusim.engine.interrupted_run import Phase, Recovery
 from tpusim.engine.training_loop import Activity, LoopTimes
-from tpusim.failures import Cause, Failures, failures_per_second, made_of_cubes, units_of
+from tpusim.failures import (
+    Cause,
+    Failures,
+    failures_per_second,
+    made_of_cubes,
+    unit_chips,
+    units_of,
+)
 from tpusim.hardware import Slice
 from tpusim.results import PICO, PlanResult
 from tpusim.simulation import slowdown as plan_slowdown
@@ -33,6 +40,7 @@ class FailureSetup:
     recovery: what follows one.
     causes: the cause of each kind, by name.
     units: units of the machine, by the name that causes give them.
+    unit_chips: chips of what is replaced when one fails: a cube or a slice.
     """
 
     times: LoopTimes
@@ -40,6 +48,7 @@ class FailureSetup:
     recovery: Recovery
     causes: Mapping[str, Cause]
     units: Mapping[str, int]
+    unit_chips: int
 
     @property
     def mttf_s(self) -> float | None:
@@ -69,7 +78,8 @@ def failure_setup(
         if failures_per_second(cause, units) > 0
     }
     kinds = tuple(_kind(cause, units, pod, asked, times, slowdown) for cause in causes.values())
-    return FailureSetup(times, kinds, _recovery(pod, run, asked, parts), causes, units)
+    recovery = _recovery(pod, run, asked, parts)
+    return FailureSetup(times, kinds, recovery, causes, units, unit_chips(pod))
 
 
 def _kind(

@@ -15,7 +15,7 @@ from tpusim.engine.interrupted_run import Loops, Outcome, run_interrupted
 from tpusim.engine.training_loop import Activity
 from tpusim.failures import Failures
 from tpusim.results import PICO
-from tpusim.training.durations import duration
+from tpusim.training.durations import HOUR_S, duration
 from tpusim.training.expected_run import expected_seconds, restart_seconds
 from tpusim.training.failure_setup import FailureSetup
 
@@ -62,6 +62,8 @@ class FailureSurvey(ShortRepr):
     lost_steps: steps done again, per run.
     away: units away at once in each run, at most.
     displaced: smaller jobs that lost a unit, per run.
+    displaced_chip_s: chip-seconds that those jobs lose per run: a restart each, and the steps since
+        a checkpoint, both as long as those of this run.
     life: the run of median length, span by span.
     """
 
@@ -75,6 +77,7 @@ class FailureSurvey(ShortRepr):
     lost_steps: float
     away: NDArray[np.int64]
     displaced: float
+    displaced_chip_s: float
     life: Outcome
 
     @property
@@ -111,6 +114,7 @@ class FailureSurvey(ShortRepr):
                 "0.99": float(np.quantile(self.away, 0.99)),
             },
             "displaced": self.displaced,
+            "displaced_chip_s": self.displaced_chip_s,
         }
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -131,7 +135,8 @@ class FailureSurvey(ShortRepr):
         most = float(np.quantile(self.away, 0.99))
         yield "spares used", f"at most {most:.0f} at once in 99 % of the runs"
         if self.displaced:
-            yield "displaced", f"{self.displaced:,.1f} smaller jobs per run"
+            hours = f"{self.displaced_chip_s / HOUR_S:,.0f} chip-hours of theirs lost"
+            yield "displaced", f"{self.displaced:,.1f} smaller jobs per run, {hours}"
 
 
 def _plural(share: CauseShare) -> str:
@@ -150,21 +155,24 @@ def survey(setup: FailureSetup, asked: Failures, runs: int | None = None) -> Fai
     expected = expected_seconds(setup)
     _check_progress(setup, expected)
     _check_effort(setup, expected, count)
-    loops = Loops(setup.times)
+    loops, restart_s = Loops(setup.times), restart_seconds(setup) if setup.kinds else 0.0
+    displaced_s = restart_s + setup.times.save_every * setup.times.step_ps * PICO / 2
     found = [simulate_run(setup, loops, asked.seed, number) for number in range(count)]
     walls = np.array([each.total_ps * PICO for each in found])
+    displaced = sum(each.displaced for each in found) / count
     middle = int(np.argsort(walls, kind="stable")[(count - 1) // 2])
     return FailureSurvey(
         asked=asked,
         mttf_s=setup.mttf_s,
-        restart_s=restart_seconds(setup) if setup.kinds else 0.0,
+        restart_s=restart_s,
         expected_s=expected,
         wall_s=walls,
         spent_s=_mean_spent(found),
         causes=_cause_shares(setup, found),
         lost_steps=sum(each.lost_steps for each in found) / count,
         away=np.array([each.most_away for each in found]),
-        displaced=sum(each.displaced for each in found) / count,
+        displaced=displaced,
+        displaced_chip_s=displaced * displaced_s * setup.unit_chips,
         life=simulate_run(setup, loops, asked.seed, middle, record=True),
     )
 
