@@ -65,8 +65,8 @@ def run_life_data(result: TrainingResult) -> RunLife:
     }
     quantiles = found.quantiles_s()
     title = (
-        f"{result.step.title}: a run of {duration(found.life.total_ps * PICO)} with "
-        f"{len(found.life.events):,} failures, goodput {result.goodput:.1%} in the mean"
+        f"{result.step.title}: {duration(found.life.total_ps * PICO)} with "
+        f"{len(found.life.events):,} failures, goodput {result.goodput:.1%}"
     )
     return RunLife(
         title,
