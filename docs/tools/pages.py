@@ -37,6 +37,7 @@ SHOWN = (
     "tests/measured/**/*.toml",
     "tests/validation/*.md",
     "tests/validation/*.csv",
+    "tpusim/failures/causes.toml",
     "tpusim/serving/engines/engines.toml",
 )
 """Patterns of the files that the site shows; links may lead to any of them."""

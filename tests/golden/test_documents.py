@@ -1,6 +1,8 @@
 """The documents hold: their blocks run, their commands are understood, their names exist."""
 
+import ast
 import importlib
+import os
 import re
 import shlex
 import shutil
@@ -223,3 +225,15 @@ def test_the_page_of_keys_has_every_key() -> None:
         for key in keys:
             shown = f"`{key}`" in pages[section] or f"### {key}\n" in pages[section]
             assert shown, f"{section}.{key}"
+
+
+def test_the_site_shows_every_file_that_its_pages_link_to() -> None:
+    """As `mkdocs build --strict` asks, which runs late."""
+    tree = ast.parse((DOCS / "tools/pages.py").read_text("utf-8"))
+    assigned = (each for each in tree.body if isinstance(each, ast.Assign))
+    patterns = next(ast.literal_eval(each.value) for each in assigned)
+    files = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    for page in (path for path in files if path.suffix == ".md"):
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            target = Path(os.path.normpath(page.parent / link))
+            assert target in files, f"{page.relative_to(ROOT)} links to {link}"
