@@ -7,7 +7,7 @@ import csv
 from argparse import ArgumentParser
 from pathlib import Path
 
-from tpusim.failures import PodQuestion, availability
+from tpusim.failures import CAUSES, PodQuestion, availability
 from tpusim.hardware import load_chip
 from tpusim.report import availability_data, plot_availability
 from tpusim.report.figures.render import svg_bytes
@@ -35,7 +35,7 @@ def rows() -> list[dict[str, str]]:
 def predicted(row: dict[str, str]) -> float:
     """Return the prediction of a point."""
     chip, policy, size = row["chip"], row["policy"], row["slice"]
-    usual = availability("7x", "4x4x4").chances.host
+    usual = CAUSES["machine"].availability
     host = HOSTS.get((chip, policy), usual)
     if size.endswith("cubes"):
         whole = PodQuestion(load_chip(chip), (4, 4, 4), pool=PODS[chip])

@@ -2,7 +2,7 @@
 
 python experiments/failures/run.py [--out DIR]
 
-`--out` writes the figure of a run's life, of `run.toml`, in a minute more.
+`--out` writes the figure of a run's life, of `ironwood_405b.toml`, in a minute more.
 """
 
 from argparse import ArgumentParser
@@ -196,7 +196,7 @@ def life() -> Any:
     """Return the figure of the life of the run of `run.toml`."""
     from tpusim.report import plot_run_life, run_life_data
 
-    read = ts.read_run(Path(__file__).parent / "run.toml")
+    read = ts.read_run(Path(__file__).parent / "ironwood_405b.toml")
     assert read.train is not None
     result = ts.train(read.model, read.plan, read.pod, read.train)
     return plot_run_life(run_life_data(result)).figure

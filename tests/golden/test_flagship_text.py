@@ -19,6 +19,7 @@ def masked(text: str) -> str:
     return re.sub(r"(?<![\w:-])\d[\d,.]*(e-\d+)?( [KMG]iB|%)?", "#", filled)
 
 
+@pytest.mark.usefixtures("advised")
 def test_the_report_of_the_flagship(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(RUN)]) == 0
     assert masked(capsys.readouterr().out) == masked((HERE / "flagship.txt").read_text("utf-8"))

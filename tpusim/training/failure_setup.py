@@ -1,10 +1,10 @@
 """A training run with failures as the engine takes it: their kinds, and the recovery from each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from tpusim.base.errors import PlanError
+from tpusim.base.hashable import hashable
 from tpusim.engine.clock import picoseconds
 from tpusim.engine.failure_queue import FailureKind, Loss
 from tpusim.engine.interrupted_run import Phase, Recovery
@@ -148,8 +148,15 @@ def restore_seconds(asked: Failures, cost: CheckpointCost | None) -> float:
 def broken_slowdown(step: PlanResult) -> UnitSlowdown:
     """Return the slowdown of a step by a broken cable or switch, as simulated when it is asked."""
 
-    @cache
     def factor(unit: str) -> float:
-        return plan_slowdown(step.model, step.plan, step.pod, FAULTS[unit]).factor
+        key = hashable((step.model, step.plan, step.pod, unit))
+        if key not in _FACTORS:
+            found = plan_slowdown(step.model, step.plan, step.pod, FAULTS[unit])
+            _FACTORS[key] = found.factor
+        return _FACTORS[key]
 
     return factor
+
+
+_FACTORS: dict[Hashable, float] = {}
+"""Slowdowns by model, plan, slice and unit: advice asks for those of the run again."""
