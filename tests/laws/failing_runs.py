@@ -26,7 +26,7 @@ def random_run(seed: int) -> tuple[LoopTimes, tuple[FailureKind, ...], Recovery]
         before=((Activity.COMPILATION, rng.randint(0, 30)),),
         steps=rng.randint(1, 120),
         step_ps=rng.randint(1, 12),
-        evaluate_every=rng.choice([0, 0, 9]),
+        evaluate_every=rng.choice([0, 0, 9, 101]),
         evaluation_ps=rng.randint(0, 9),
         save_every=saves,
         stop_ps=rng.randint(0, 4),
@@ -35,7 +35,7 @@ def random_run(seed: int) -> tuple[LoopTimes, tuple[FailureKind, ...], Recovery]
         copy_ps=rng.randint(0, 2),
         exchange_ps=rng.choice([0, 9]),
     )
-    whole = times.steps * times.step_ps + 100
+    whole = (times.steps * times.step_ps + 100) * (1 if saves or copies else 8)
     kinds = tuple(
         FailureKind(
             name=loss.value,

@@ -86,3 +86,14 @@ def test_a_million_events_are_kept_as_the_periods_that_they_are(
     assert timeline.spent_ps == +spent
     assert len(timeline.entries) < 100
     assert len(list(timeline.sampled(10))) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "save", "copy"), [(100, 200, 0), (101, 15, 5), (1001, 7, 0), (7, 1001, 0)]
+)
+def test_a_loop_without_an_end_is_its_period(evaluate: int, save: int, copy: int) -> None:
+    times = LoopTimes(
+        (), 10**15, 9, evaluate_every=evaluate, evaluation_ps=6, save_every=save, stop_ps=2,
+        write_ps=3, copy_every=copy, copy_ps=1,
+    )  # fmt: skip
+    assert len(run_training(times).entries) < 1000

@@ -23,6 +23,9 @@ Phase: TypeAlias = tuple[Activity, int]
 ENDLESS = 10**15
 """Steps of a loop that a failure ends."""
 
+LONGEST_PERIOD = 50
+"""Of the longest interval, up to which a loop is indexed as a whole."""
+
 
 class Recovery(NamedTuple):
     """What follows a failure, in picoseconds.
@@ -83,6 +86,7 @@ class Loops:
         self._endless: dict[tuple[int, int], Progress] = {}
         every = (times.evaluate_every, times.save_every, times.copy_every)
         self._period = lcm(*(each for each in every if each))
+        self._long = self._period > LONGEST_PERIOD * max(*every, 1)
 
     def until(self, ps: int | None, done: int, step_ps: int) -> tuple[int, Reached]:
         """Return how long the loop goes on from a step, at most `ps`, and what is done by then.
@@ -99,6 +103,11 @@ class Loops:
         return length, rest.at(length)
 
     def _endless_at(self, ps: int, done: int, step_ps: int) -> Reached:
+        """Return what is done by then in a loop that does not end before."""
+        if self._long:
+            steps = done + ps // step_ps + 2
+            times = self.times._replace(steps=steps, step_ps=step_ps)
+            return Progress(run_training(times, done), step_ps, done).at(ps)
         first = done % self._period
         key = first, step_ps
         if key not in self._endless:

@@ -258,10 +258,17 @@ class _Loop:
             self.copies.append(ActivitySpan(Activity.EXCHANGE, self.now, self.copied, self.done))
 
     def _skip(self, *, evaluates: bool, saves: bool) -> None:
-        """Skip whole periods once the state after an event repeats, up to the next other event."""
+        """Skip whole periods once the state after an event repeats, up to the next other event.
+
+        The watch for both kinds of events notes the rarer kind alone: what it compares with is then
+        in none of the periods of the other kind that are skipped.
+        """
+        rare = evaluates if self.times.evaluate_every > self.save_every else saves
         for watch in self.watches:
             if (evaluates and not watch.evaluates) or (saves and not watch.saves):
                 watch.begin()
+                continue
+            if watch is self.watches[0] and not rare and len(self.watches) > 1:
                 continue
             before = watch.passes(self._moment(watch))
             if before is not None and self._repeat(before, watch):
