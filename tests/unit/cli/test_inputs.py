@@ -19,7 +19,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     "diagnose": ("IT",),
 }
 """The arguments of each command that reads files."""
-OTHERS = ("models", "chips", "keys")
+OTHERS = ("models", "chips", "keys", "availability")
 """Commands whose arguments are no files."""
 
 

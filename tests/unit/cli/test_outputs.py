@@ -40,6 +40,7 @@ FOLDERS: Mapping[str, tuple[list[str], str]] = {
     "replay": (["PROGRAM", "--slice", "v5e:2x2"], "result.json"),
     "check": (["RUN"], "check.txt"),
     "diagnose": ([str(PROFILE)], "diagnose.json"),
+    "availability": (["v5e", "4x4"], "availability.json"),
 }
 """Arguments of each command with a folder for its files, and one of these."""
 FILES: Mapping[str, tuple[list[str], str]] = {

@@ -106,7 +106,7 @@ def test_options_of_a_search_of_plans_are_refused(
 
 def test_a_server_is_advised_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.toml"
-    file.write_text(SERVER, "utf-8")
+    file.write_text(SERVER.replace("[serving]", "[serving]\nrequest_s = 0.0"), "utf-8")
     code, out, error = said(["advise", str(file)], capsys)
     assert (code, error) == (0, "")
     assert out.startswith("advice      transformer on v6e:2x2, end to end p50 ")
