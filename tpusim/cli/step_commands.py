@@ -154,13 +154,15 @@ def train(
     folder = tried_folder(out, "report")
     found = list(training_results(runs, settings or (), quiet=quiet))
     first = found[0][1]
-    if advise:
-        return printed(advised(found, as_json=as_json), as_json=as_json, quiet=quiet)
+    advice = advised(found) if advise else None
     if as_json:
         facts = [result.facts() for _, result in found]
+        if advice is not None:
+            facts[0]["advice"] = advice.facts()
         answer = json_text(facts[0] if len(facts) == 1 else facts)
     else:
         answer = str(first) if len(found) == 1 else training_table(found)
+        answer += "" if advice is None else f"\n\n{advice}"
     text = with_files(answer, folder, partial(write_training, first), as_json=as_json)
     return printed(text, as_json=as_json, quiet=quiet)
 

@@ -11,7 +11,7 @@ from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
 from tpusim.report import plot_run_life, plot_training, run_life_data, training_data
 from tpusim.runfile import read_one_plan
-from tpusim.training import TrainingResult, duration, failure_advice, train
+from tpusim.training import RunAdvice, TrainingResult, duration, failure_advice, train
 
 HEAD = ("run", "steps", "step", "wall time", "goodput", "chip-hours", "USD", "kWh")
 
@@ -53,12 +53,11 @@ def _row(named: tuple[str, TrainingResult]) -> tuple[str, ...]:
     )
 
 
-def advised(found: Sequence[tuple[str, TrainingResult]], *, as_json: bool) -> str:
+def advised(found: Sequence[tuple[str, TrainingResult]]) -> RunAdvice:
     """Return what would help a run with failures. Raise PlanError for several runs."""
     if len(found) > 1:
         raise PlanError(f"--advise is for one run, and {len(found)} are given; give one of them")
-    advice = failure_advice(found[0][1])
-    return json_text(advice.facts()) if as_json else str(advice)
+    return failure_advice(found[0][1])
 
 
 def write_training(result: TrainingResult, folder: Path) -> None:

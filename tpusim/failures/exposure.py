@@ -5,6 +5,7 @@ from math import ceil
 
 from tpusim.failures.causes import DAY_S, Cause
 from tpusim.hardware import Slice, Topology
+from tpusim.hardware.broken_parts import is_made_of_cubes
 from tpusim.hardware.slice_rules import CUBE
 
 CUBE_CABLES = 96
@@ -20,9 +21,7 @@ HOST_LINKS = {1: 0, 2: 1, 4: 4, 8: 10}
 
 def made_of_cubes(pod: Slice) -> bool:
     """Return whether slices are whole cubes, which optical switches join."""
-    return bool(pod.slice_rules.max_cubes) and all(
-        length % CUBE == 0 for length in pod.topology.dims
-    )
+    return bool(pod.slice_rules.max_cubes) and is_made_of_cubes(pod.topology)
 
 
 def units_of(pod: Slice) -> Mapping[str, int]:

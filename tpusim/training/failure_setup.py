@@ -91,7 +91,7 @@ def _kind(
     slowdown: UnitSlowdown,
 ) -> FailureKind:
     loss = Loss(cause.loses)
-    routed = loss is Loss.LINK and asked.routed and made_of_cubes(pod)
+    routed = loss is Loss.LINK and asked.routed and pod.slice_rules.reroutes and made_of_cubes(pod)
     replaced = routed and cause.unit == "cable"
     never_short = replaced and asked.spares is None and not asked.elastic
     excess = 0

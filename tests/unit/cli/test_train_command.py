@@ -105,3 +105,19 @@ def test_a_file_without_train_and_a_folder_for_two(
     assert (code, "no section [train]; write one with tokens" in error) == (2, True)
     code, _, error = said(["train", path, path, "--out", str(tmp_path / "out")], capsys)
     assert (code, "--out is for one run, and 2 are given" in error) == (2, True)
+
+
+def test_advice_stands_below_the_report_and_loses_no_files(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = Path(path), tmp_path / "out"
+    failures = "[failures]\nruns = 20\ncauses = { job = 20, machine = 0.1 }\nspares = 0\n"
+    file.write_text(file.read_text("utf-8") + failures, "utf-8")
+    code, out, error = said(["train", path, "--advise", "--out", str(folder)], capsys)
+    assert (code, error) == (0, "")
+    assert out.startswith("training    ")
+    assert "\n\ncheckpoints every " in out
+    assert (folder / "failures.png").exists()
+    facts = json.loads(said(["train", path, "--advise", "--json"], capsys)[1])
+    assert facts["advice"]["interval"]["every"] > 0
+    assert "failures" in facts
