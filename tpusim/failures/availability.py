@@ -12,7 +12,8 @@ from tpusim.base.shown_value import shown
 from tpusim.base.text_entry import entry
 from tpusim.base.text_table import folded_table
 from tpusim.failures.causes import CAUSES, DAY_S
-from tpusim.failures.pod_question import CUBE_CHIPS, SWITCHES, Chances, PodQuestion
+from tpusim.failures.exposure import CUBE_CHIPS, SWITCHES
+from tpusim.failures.pod_question import Chances, PodQuestion
 from tpusim.hardware import Chip, format_shape, load_chip
 from tpusim.hardware.topology import Topology
 

@@ -8,12 +8,14 @@ from tpusim.hardware import Slice, Topology
 from tpusim.hardware.broken_parts import is_made_of_cubes
 from tpusim.hardware.slice_rules import CUBE
 
-CUBE_CABLES = 96
+CUBE_CHIPS = CUBE**3
+
+CUBE_CABLES = 6 * CUBE * CUBE
 """Optical links of a cube: 16 on each of six faces (Zu et al., NSDI 2024: 6,144 of 64 cubes)."""
 
 SWITCHES = 3 * CUBE * CUBE
-"""Optical circuit switches that join cubes: one for each dimension and place on a face (48 of a pod
-of v4, ibid.)."""
+"""Optical circuit switches that join cubes: one for each dimension and place on a face, 48
+(arXiv:2304.01433)."""
 
 HOST_LINKS = {1: 0, 2: 1, 4: 4, 8: 10}
 """ICI links between the chips of a host, a rectangle of so many: 2x2 has 4, 2x4 has 10."""
@@ -33,7 +35,7 @@ def units_of(pod: Slice) -> Mapping[str, int]:
     slices, torus = pod.num_slices, pod.topology
     cubed = made_of_cubes(pod)
     hosts = ceil(torus.chips / pod.chip.host_chips)
-    cubes = torus.chips // CUBE**3
+    cubes = torus.chips // CUBE_CHIPS
     cables = CUBE_CABLES * cubes if cubed else _links(torus) - hosts * _within(pod)
     return {
         "machine": hosts * slices,
@@ -47,7 +49,7 @@ def units_of(pod: Slice) -> Mapping[str, int]:
 
 def unit_chips(pod: Slice) -> int:
     """Return the chips of what is replaced when one of them fails: a cube, or else a slice."""
-    return CUBE**3 if made_of_cubes(pod) else pod.topology.chips
+    return CUBE_CHIPS if made_of_cubes(pod) else pod.topology.chips
 
 
 def _within(pod: Slice) -> int:

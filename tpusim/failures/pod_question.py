@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tpusim.failures.binomial import at_least, mean_groups
 from tpusim.failures.causes import CAUSES
+from tpusim.failures.exposure import CUBE_CHIPS, SWITCHES
 from tpusim.failures.static_places import (
     SAMPLES,
     Dims,
@@ -22,11 +23,6 @@ from tpusim.failures.static_places import (
 )
 from tpusim.hardware import Chip
 from tpusim.hardware.slice_rules import CUBE
-
-CUBE_CHIPS = CUBE**3
-
-SWITCHES = 3 * CUBE**2
-"""Switches of a pod, one for each link of a face and dimension: 48 (arXiv:2304.01433)."""
 
 
 class Chances(NamedTuple):
