@@ -83,7 +83,8 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
     """Yield an operation over the cache: causal attention reads it, and all others are the same."""
     if isinstance(op, Scan):
         body = tuple(made for inner in op.body for made in _cached(inner, form))
-        yield replace(op, body=with_early_gates(body))
+        cached = any(isinstance(each, CachedAttention | LinearAttention) for each in body)
+        yield replace(op, body=with_early_gates(body), written_out=form.fused and cached)
     elif isinstance(op, Attention) and op.causal:
         yield _cached_attention(op, form)
     elif isinstance(op, LinearAttention):
