@@ -27,7 +27,7 @@ UNITS = {
     "input_s": "s",
     "rate": "requests/s",
     **dict.fromkeys(("cold_start_s", "at_s", "mtbf_s", "ttft_s", "tpot_s"), "s"),
-    **dict.fromkeys(("host_s", "sequence_s", "request_s", "hold_s", "ready_s"), "s"),
+    **dict.fromkeys(("host_s", "schedule_s", "sequence_s", "request_s", "hold_s", "ready_s"), "s"),
     **dict.fromkeys(("record_bytes", "read_bytes"), "B"),
     **dict.fromkeys(("read_latency", "decode_s"), "s"),
     **dict.fromkeys(

@@ -214,7 +214,7 @@ def server_of(given: Mapping[str, Any], chip: str) -> "tuple[ServingPlan, Engine
     names = [each.name for each in fields(ServerOptions)]
     options = ServerOptions(**{key: keys.pop(key) for key in names if key in keys})
     _check_priority(keys.get("priority"))
-    for key in ("host_s", "sequence_s", "request_s", "hold_s"):
+    for key in ("host_s", "schedule_s", "sequence_s", "request_s", "hold_s"):
         _check_number(key, keys.get(key, 0.0))
     name, version = keys.pop("engine", DEFAULT_ENGINE), keys.pop("version", "")
     of_plan = {each.name for each in fields(ServingPlan)}

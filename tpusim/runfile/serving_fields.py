@@ -69,6 +69,7 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "priority": str,
         "prefix_cache": bool,
         "host_s": float,
+        "schedule_s": float,
         "sequence_s": float,
         "request_s": float,
         "hold_s": float,

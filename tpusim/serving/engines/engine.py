@@ -23,7 +23,7 @@ docs/cookbook/autoregressive/Xiaomi/MiMo-V2-Flash.md @047fbd76)."""
 
 MOE_BACKENDS = ("", *get_args(MoeBackend))
 
-HOST_TIMES = ("host_s", "sequence_s", "request_s")
+HOST_TIMES = ("host_s", "schedule_s", "sequence_s", "request_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,10 @@ class Engine:
     token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
-    sequence_s: seconds of the host between two steps for each sequence.
+    schedule_s: seconds of the host for a step beside the devices, which no step goes below; 0 where
+        the host does nothing beside them.
+    sequence_s: seconds of the host for each sequence: beside the devices where `schedule_s` is,
+        otherwise between two steps.
     request_s: seconds of the host for a request before it is scheduled, and after it.
     hold_s: longest time for which requests are held to begin side by side, one in each
         data-parallel rank; 0 where they are not.
@@ -88,6 +91,7 @@ class Engine:
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
     row_buckets: Mapping[str, Any] = field(default_factory=dict)
     host_s: float = 0.0
+    schedule_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
     hold_s: float = 0.0
@@ -226,6 +230,7 @@ class Engine:
             reserve=self.reserve if self.reserve != "" else None,
             prefix_cache=self.prefix_cache,
             host_ps=picoseconds(self.host_s),
+            schedule_ps=picoseconds(self.schedule_s),
             sequence_ps=picoseconds(self.sequence_s),
             request_ps=picoseconds(self.request_s),
             hold_ps=picoseconds(self.hold_s),

@@ -67,8 +67,10 @@ def server_bounds(server: Server, traffic: Traffic, replicas: int) -> ServerBoun
     chunks = -(-computed // policy.max_num_batched_tokens)
     spans = [start * chunks + slope * computed / policy.ranks for start, slope in lines]
     ttft = np.max(spans, axis=0) + policy.host_ps * chunks + policy.request_ps
-    step = min(ps for _, ps in points) + policy.host_ps + policy.sequence_ps
+    between, least = policy.host(1)
+    step = min(ps for _, ps in points) + between
     step += _attention_ps(server, int(prompt.min())) if len(prompt) else 0
+    step = max(step, least)
     decodes = np.maximum(_decode_steps(output, policy.accepted), 0.0)
     several = output > 1
     times = {
