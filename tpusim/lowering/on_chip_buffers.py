@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tpusim.graph import Attention
+from tpusim.graph import Attention, TokenRouting
 from tpusim.hardware import Chip
 from tpusim.lowering.body_entries import Entry, HostCopy, PlannedCollective
 from tpusim.lowering.body_lifetimes import BufferEvents
@@ -183,4 +183,6 @@ def in_hbm(entries: Sequence[Entry], names: Mapping[str, str]) -> Collection[str
 def _reads_on_chip(entry: Entry) -> bool:
     if isinstance(entry, PlannedCollective):
         return entry.mode is Mode.SYNC
-    return isinstance(entry, ComputeNode) and not isinstance(entry.op, Attention)
+    if not isinstance(entry, ComputeNode) or isinstance(entry.op, Attention):
+        return False
+    return not (isinstance(entry.op, TokenRouting) and entry.op.fused)
