@@ -49,6 +49,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.thorough
 def test_updates_of_matrices_are_nearly_orthogonal_and_all_others_are_adams() -> None:
     """The singular vectors stay, and the singular values of 0.1 and more come to 0.7 to 1.2."""
     answer = subprocess.run(
