@@ -239,10 +239,10 @@ class BodyLowerer:
         """
         names = self.memory.names
         sizes = {key: float(self.memory.size(key)) for key in handed_on}
-        placed = handed_on_chip(entries, sizes, names, self._room)
-        room = self._room - sum(sizes[key] for key in placed)
-        placed |= placed_on_chip(entries, lives, names, room)
-        return placed | {key: placed[name] for key, name in names.items() if name in placed}
+        handed = handed_on_chip(entries, sizes, names, self._room)
+        room = self._room - sum(sizes[key] for key in handed)
+        placed = handed | placed_on_chip(entries, lives, names, room)
+        return handed | {key: placed[name] for key, name in names.items() if name in placed}
 
     def _visits(self, entries: Sequence[Entry], lives: Sequence[BufferEvents]) -> Visits:
         """Return the visits of the chip of the step's other buffers: of a net without loops."""
