@@ -114,8 +114,7 @@ class FailureSurvey(ShortRepr):
     def spread(self) -> str:
         """Wall time by quantile, as it is printed."""
         found = self.quantiles_s().items()
-        ends = ", ".join(f"{share:.0%} within {duration(each)}" for share, each in found)
-        return f"{len(self.wall_s):,} at random: {ends}"
+        return ", ".join(f"{share:.0%} within {duration(each)}" for share, each in found)
 
     def quantiles_s(self) -> dict[float, float]:
         """Return the wall seconds by quantile."""
@@ -149,7 +148,7 @@ class FailureSurvey(ShortRepr):
         often = "never" if self.mttf_s is None else f"every {duration(self.mttf_s)}"
         restart = f"{duration(self.restart_s)} from a failure to the next step"
         yield "failures", f"{often}, {self.failures:,.1f} per run; {restart}"
-        yield "runs", self.spread
+        yield "runs", f"{len(self.wall_s):,} at random: {self.spread}"
         yield "closed form", f"{duration(self.expected_s)} expected"
         for each in self.causes:
             if each.failures:

@@ -20,7 +20,8 @@ REACH = 4
 TALLEST = 2.0
 """The highest time on the axis over the shortest, unless a mark is above it."""
 
-MARKS = ("o", "D", "^", "v")
+MARKS = (("o", "#328cc1"), ("D", "#f2a541"), ("^", "#7b8794"), ("v", "#b3261e"))
+"""The look of each mark, in the order of `IntervalCurve.marks`."""
 
 
 class IntervalCurve(NamedTuple):
@@ -65,16 +66,18 @@ def plot_interval(data: IntervalCurve) -> "Axes":
     shown = [mean + error, *(seconds for _, _, seconds in data.marks if isfinite(seconds))]
     unit, length = time_axis(min(times))
     ax.plot([each for each, _ in data.points], [each / length for each in times], color="#0b3c5d")
-    for (name, at, seconds), mark in zip(data.marks, MARKS, strict=True):
+    for (name, at, seconds), (mark, color) in zip(data.marks, MARKS, strict=True):
         if isfinite(seconds):
             label = f"{name}: {at:,} steps"
-            ax.plot(at, seconds / length, mark, markersize=7, alpha=0.8, label=label)
+            ax.plot(at, seconds / length, mark, color=color, alpha=0.8, label=label)
     look: Style = {"color": INK, "capsize": 3, "label": "as given, simulated: mean of the runs"}
     ax.errorbar(steps, mean / length, error / length, fmt="x", **look)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     least = min(times)
-    ax.set_ylim(0.98 * least / length, 1.02 * max(*shown, min(max(times), TALLEST * least)) / length)
+    ax.set_ylim(
+        0.98 * least / length, 1.02 * max(*shown, min(max(times), TALLEST * least)) / length
+    )
     ax.set_xlabel("steps between checkpoints", color=INK)
     ax.set_ylabel(f"expected wall time [{unit}]", color=INK)
     canvas.simplify_axes(ax, grid="both")

@@ -38,7 +38,8 @@ def serving_page(result: ServingResult, figures: Mapping[str, bytes]) -> str:
         heads=("Time", "p50", "p90", "p95", "p99", "mean", "maximum"),
         times=[(TIMES[key].title, *result.shown_times(key)) for key in TIMES],
         definitions=[
-            (each.title, each.unit, each.definition) for each in (*TIMES.values(), *NUMBERS.values())
+            (each.title, each.unit, each.definition)
+            for each in (*TIMES.values(), *NUMBERS.values())
         ],
         plan=str(result.plan),
         engine=result.engine_words,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_count, format_dollars, format_seconds
+from tpusim.engine.training_loop import Activity
 from tpusim.report.html.headline import LEAST_LIMIT, LIMITS_SHOWN, Answer, Fact, answers
 from tpusim.report.html.page import drawings, template
 from tpusim.results import PICO, limits
@@ -24,6 +25,11 @@ from tpusim.training.train import DATA_LOADING
 
 CHANGE = "What to change?"
 ALL_BUCKETS = {**BUCKETS, **FAILURE_BUCKETS}
+STARTS = (
+    *(Activity.INITIALIZATION, Activity.PREPARATION),
+    *(Activity.COMPILATION, Activity.WARM_UP),
+)
+"""What a run does before its first step."""
 
 
 def training_page(
@@ -54,6 +60,7 @@ def training_page(
         gains=[] if result.stragglers is None else [*_gain_rows(result.stragglers)],
         heads=[head[0].upper() + head[1:] for head in ADVICE_HEADS],
         changes=None if advice is None else [*advice.rows()],
+        trials=0 if advice is None else len(advice.base.survey.wall_s),
         step_answers=answers(step, None, limits(step), None),
         given=result.run.step_time_s is not None,
         plan=str(step.plan),
@@ -68,22 +75,18 @@ def _answers(
 ) -> Iterator[Answer]:
     """Yield the answers of the first screen."""
     wall, found = result.wall_s, result.failures
-    parts = "all parts at their shortest to all at their longest"
-    ends = f"{wall.ends(duration)}, {parts}"
-    if found is None:
-        yield Answer("How long does it take?", duration(wall.value), (ends,))
-    else:
-        mean = f"mean of the random runs, standard error {duration(found.error_s)}"
-        about = (mean, f"{ends}, in eight of ten runs", found.spread)
-        yield Answer("How long does it take?", duration(wall.value), about)
+    about = [f"{wall.ends(duration)}: the ranges of its parts"]
+    if found is not None:
+        about = [f"{about[0]} and chance", f"{len(found.wall_s):,} random runs: {found.spread}"]
+    yield Answer("How long does it take?", duration(wall.value), tuple(about))
     trained = result.buckets[GOODPUT]
-    about = (f"{duration(trained.value)} of steps ({trained.ends(duration)})",)
-    yield Answer("How much of it are steps?", f"Goodput {result.goodput:.1%}", about)
+    steps = f"{duration(trained.value)} of steps ({trained.ends(duration)})"
+    yield Answer("How much of it is training?", f"Goodput {result.goodput:.1%}", (steps,))
     if losses := [(name, spent / wall.value) for name, spent in _losses(result)]:
         shown = [each for each in losses if each[1] >= LEAST_LIMIT][:LIMITS_SHOWN] or losses[:1]
         (name, share), bars = shown[0], tuple(shown)
         value = f"{name[0].upper()}{name[1:]}: {share:.1%}"
-        yield Answer("What is lost most to?", value, ("shares of the wall time",), bars)
+        yield Answer("Where is time lost?", value, ("shares of the wall time",), bars)
     if (change := _change(advice, interval)) is not None:
         yield change
     yield _cost(result)
@@ -112,19 +115,19 @@ def _change(advice: RunAdvice | None, interval: SaveInterval | None) -> Answer |
 
 def _cost(result: TrainingResult) -> Answer:
     """Return dollars, or chip-hours where the chip has no price, and energy, with their ranges."""
-    cost, energy, co2 = result.cost_usd, result.energy_kwh, result.co2_kg
-    hours = f"{result.chip_hours.words(WHOLE)} chip-hours"
-    about = [hours] if cost is None else [cost.ends(format_dollars), hours]
+    cost, hours, energy, co2 = (
+        result.cost_usd, result.chip_hours, result.energy_kwh, result.co2_kg,
+    )  # fmt: skip
+    if cost is None:
+        value, about = f"{WHOLE(hours.value)} chip-hours", [hours.ends(WHOLE)]
+    else:
+        value = format_dollars(cost.value)
+        about = [cost.ends(format_dollars), f"{hours.words(WHOLE)} chip-hours"]
     if energy is not None:
         about.append(f"{energy.words(WHOLE)} kWh of the chips")
     if co2 is not None:
         about.append(f"{co2.words(WHOLE)} kg of CO2")
-    value = f"{WHOLE(result.chip_hours.value)} chip-hours"
-    return Answer(
-        "What does it cost?",
-        value if cost is None else format_dollars(cost.value),
-        tuple(about if cost is not None else [result.chip_hours.ends(WHOLE), *about[1:]]),
-    )
+    return Answer("What does it cost?", value, tuple(about))
 
 
 def _losses(result: TrainingResult) -> list[tuple[str, float]]:
@@ -155,13 +158,22 @@ def _loss_rows(result: TrainingResult) -> Iterator[tuple[str, ...]]:
         if name != GOODPUT and each.high:
             parts = ", ".join(f"{part} {duration(spent)}" for part, spent in _parts(result, name))
             share = f"{each.value / result.wall_s.value:.1%}"
-            yield name, parts, duration(each.value), share, each.ends(duration)
+            yield parts, duration(each.value), share, each.ends(duration), name
 
 
 def _facts(result: TrainingResult) -> Iterator[Fact]:
     """Yield further numbers of the run."""
     unit = "tokens" if result.step.model.reads_text else "examples"
     yield Fact(unit.capitalize(), format_count(float(result.tokens)), f"{result.tokens:,}")
+    starts = sum(result.timeline.spent_ps.get(each, 0) for each in STARTS) * PICO
+    yield Fact("Start", duration(starts), "until the first step")
+    for name, part in (
+        ("Evaluations", result.run.evaluations),
+        ("Checkpoints", result.run.checkpoints),
+    ):
+        if part is not None:
+            often = f"or {duration(part.every * result.step_time_s)} of them"
+            yield Fact(name, f"every {part.every:,} steps", often)
     if (found := result.failures) is not None:
         often = "never" if found.mttf_s is None else f"one every {duration(found.mttf_s)}"
         yield Fact("Failures per run", f"{found.failures:,.1f}", often)
