@@ -159,7 +159,7 @@ def test_a_replay_against_its_plan(browser: Any, tmp_path: Path, kind: str, widt
     at.page.close()
 
 
-@pytest.mark.parametrize("width", (1400, 400))
+@pytest.mark.parametrize("width", [1400, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_training_run(browser: Any, tmp_path: Path, fails: bool, width: int, scheme: str) -> None:

@@ -376,6 +376,13 @@ def test_every_file_is_written_and_the_same_twice(kind: str, tmp_path: Path) -> 
     assert again == found
 
 
+def test_the_guide_names_every_file() -> None:
+    guide = (Path(__file__).parents[3] / "docs/user_guide.md").read_text("utf-8")
+    (told,) = (line for line in guide.splitlines() if line.startswith("`--out` writes `training."))
+    named = {*re.findall(r"`([a-z]+\.[a-z*]+)`", told)}
+    assert named == {re.sub(r"(png|svg)$", "*", name) for name in files("failing")}
+
+
 def test_the_figures_of_the_page_are_those_of_the_files() -> None:
     for kind, shown in (("failing", ["failures", "interval"]), ("plain", ["training"])):
         html = files(kind)["report.html"].decode()
