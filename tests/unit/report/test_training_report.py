@@ -142,7 +142,7 @@ def test_the_first_screen_has_the_numbers_of_the_result(kind: str) -> None:
     found, shown = result(kind).facts(), cards(page(kind))
     wall, cost = found["wall_s"], found["cost_usd"]
     assert shown["How long does it take?"].startswith(
-        f"{duration(wall['value'])} {duration(wall['low'])} to {duration(wall['high'])}: "
+        f"{duration(wall['value'])} {duration(wall['low'])} to {duration(wall['high'])}, by "
     )
     steps = found["buckets_s"]["GOODPUT"]["value"]
     assert shown["How much of it is training?"].startswith(
@@ -215,7 +215,7 @@ def test_causes_and_facts_are_those_of_the_random_runs() -> None:
     assert shown_facts["Steps done again"] == f"{found.lost_steps:,.0f} per run"
     assert shown_facts["Restart"].startswith(duration(found.restart_s))
     assert shown_facts["Spares used"].endswith("; 0 there")
-    assert shown_facts["Checkpoints"] == f"every 100 steps or {duration(1000.0)} of them"
+    assert shown_facts["Checkpoints"] == f"every 100 steps {duration(1000.0)} of steps"
     start = sum(length for name, length in result("plain").activities_s().items()
                 if name in ("initialization", "compilation", "warm-up"))  # fmt: skip
     assert facts_of(page("plain"))["Start"] == f"{duration(start)} until the first step"

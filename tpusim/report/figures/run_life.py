@@ -58,8 +58,8 @@ def run_life_data(result: TrainingResult) -> RunLife:
     }
     quantiles = found.quantiles_s()
     title = (
-        f"{result.step.title}: the run of median length takes "
-        f"{duration(found.life.total_ps * PICO)}, with {len(found.life.events):,} failures"
+        f"{result.step.title}: median run of {duration(found.life.total_ps * PICO)} with "
+        f"{len(found.life.events):,} failures"
     )
     return RunLife(
         title,

@@ -75,9 +75,9 @@ def _answers(
 ) -> Iterator[Answer]:
     """Yield the answers of the first screen."""
     wall, found = result.wall_s, result.failures
-    about = [f"{wall.ends(duration)}: the ranges of its parts"]
+    about = [f"{wall.ends(duration)}, by the ranges of its parts"]
     if found is not None:
-        about = [f"{about[0]} and chance", f"{len(found.wall_s):,} random runs: {found.spread}"]
+        about = [f"{about[0]} and by chance", f"{len(found.wall_s):,} random runs: {found.spread}"]
     yield Answer("How long does it take?", duration(wall.value), tuple(about))
     trained = result.buckets[GOODPUT]
     steps = f"{duration(trained.value)} of steps ({trained.ends(duration)})"
@@ -137,7 +137,7 @@ def _losses(result: TrainingResult) -> list[tuple[str, float]]:
 
 
 def _parts(result: TrainingResult, bucket: str) -> list[tuple[str, float]]:
-    """Return the activities of a bucket of losses that take any time, and their seconds."""
+    """Return the activities of a bucket of losses that take any time, the longest first."""
     if bucket == GOODPUT or bucket not in result.buckets:
         return []
     if bucket == DATA_LOADING:
@@ -148,7 +148,7 @@ def _parts(result: TrainingResult, bucket: str) -> list[tuple[str, float]]:
     else:
         spent_ps = result.timeline.spent_ps
         found = {str(each): spent_ps.get(each, 0) * PICO for each in ALL_BUCKETS[bucket]}
-    return [(name, spent) for name, spent in found.items() if spent]
+    return sorted((each for each in found.items() if each[1]), key=lambda each: -each[1])
 
 
 def _loss_rows(result: TrainingResult) -> Iterator[tuple[str, ...]]:
@@ -172,7 +172,7 @@ def _facts(result: TrainingResult) -> Iterator[Fact]:
         ("Checkpoints", result.run.checkpoints),
     ):
         if part is not None:
-            often = f"or {duration(part.every * result.step_time_s)} of them"
+            often = f"{duration(part.every * result.step_time_s)} of steps"
             yield Fact(name, f"every {part.every:,} steps", often)
     if (found := result.failures) is not None:
         often = "never" if found.mttf_s is None else f"one every {duration(found.mttf_s)}"
