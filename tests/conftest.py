@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from extent import ALL_EXAMPLES
+from extent import ALL_EXAMPLES, Extent
 from hypothesis import settings
 
 APART = "not (xla or torch or tensorflow or browser)"
@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     expression = config.option.markexpr
     if not any("::" in arg for arg in config.args):
         expression = SELECTED.get(expression, expression)
+    Extent.whole = "not thorough" not in expression
     profile = "thorough" if expression.startswith("thorough") else "default"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     config.option.markexpr = expression

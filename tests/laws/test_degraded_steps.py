@@ -67,7 +67,7 @@ def test_no_fault_gains_and_a_switch_costs_most(seed: int) -> None:
         assert sum(breakdown_ps(each.timeline).values()) == each.timeline.total_ps
 
 
-@pytest.mark.parametrize("seed", seeds(20, default=3))
+@pytest.mark.parametrize("seed", seeds(20, default=1))
 def test_the_bound_of_a_degraded_slice_is_below_its_step(seed: int) -> None:
     model, plan, found = steps(seed)
     pod = found["switch"].pod
@@ -81,7 +81,7 @@ def test_the_same_input_gives_the_same_bytes(seed: int) -> None:
     assert document(again) == document(found["switch"])
 
 
-@pytest.mark.parametrize("seed", seeds(20, default=3))
+@pytest.mark.parametrize("seed", seeds(20, default=1))
 def test_folded_is_unfolded(seed: int) -> None:
     model, plan, found = steps(seed)
     folded = found["switch"]

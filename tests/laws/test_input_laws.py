@@ -140,7 +140,7 @@ def test_hosts_that_are_alike_are_one() -> None:
 def test_the_queue_of_poisson_arrivals(load: float) -> None:
     """M/D/1: `load^2 / 2 (1 - load)` wait on average (Pollaczek and Khinchine)."""
     stages = (HostStage("read", PS, variation=1.0), HostStage("decode", int(load * PS)))
-    found = feed([HostLine("host", stages, 1)], 0, 2000, seed=0, steps=300_000)
+    found = feed([HostLine("host", stages, 1)], 0, 2000, seed=0, steps=100_000)
     assert not found.steady
     assert found.uses[1].busy == pytest.approx(load, rel=0.02)
     assert found.uses[1].queue == pytest.approx(load**2 / 2 / (1 - load), rel=0.02)

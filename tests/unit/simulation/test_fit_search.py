@@ -127,6 +127,7 @@ def test_the_reason_names_what_needs_least_and_the_largest_slice() -> None:
     assert str(ways).startswith(f"to fit      none of {ways.tried} plans")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unadvised")
 def test_json_of_a_run_has_its_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And the settings of the first, on the command line, give its numbers."""
