@@ -197,6 +197,25 @@ def test_the_largest_loss_is_named_first() -> None:
     assert "evaluation" in evaluated
 
 
+def test_waits_for_input_are_a_loss() -> None:
+    found = result("plain")
+    steps = found.buckets["GOODPUT"]
+    waiting = {"GOODPUT": steps.times(0.75), "DATA_LOADING_SYNC": steps.times(0.25)}
+    html = page_of(replace(found, buckets={**found.buckets, **waiting}))
+    share = steps.value / 4 / found.wall_s.value
+    assert cards(html)["Where is time lost?"].startswith(f"Waits for input: {share:.1%}")
+    lost = duration(steps.value / 4)
+    assert rows(section(html, "losses"))[0][:2] == [f"waits for input {lost}", lost]
+
+
+def test_a_chip_without_price_or_power_costs_chip_hours() -> None:
+    chip = STEP.pod.chip.replace(price=None, power=None)
+    bare = replace(STEP, pod=ts.Slice(chip, "4x4x4"))
+    hours = train_step(bare, PLAIN).chip_hours
+    said = cards(page_of(train_step(bare, PLAIN)))["What does it cost?"]
+    assert said == f"{hours.value:,.0f} chip-hours {hours.low:,.0f} to {hours.high:,.0f}"
+
+
 def test_causes_and_facts_are_those_of_the_random_runs() -> None:
     found = result("failing").failures
     assert found is not None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_count, format_dollars, format_seconds
 from tpusim.engine.training_loop import Activity
-from tpusim.report.html.headline import LEAST_LIMIT, LIMITS_SHOWN, Answer, Fact, answers
+from tpusim.report.html.headline import Answer, Fact, answers, largest_parts
 from tpusim.report.html.page import drawings, template
 from tpusim.results import PICO, limits
 from tpusim.training import (
@@ -82,11 +82,10 @@ def _answers(
     trained = result.buckets[GOODPUT]
     steps = f"{duration(trained.value)} of steps ({trained.ends(duration)})"
     yield Answer("How much of it is training?", f"Goodput {result.goodput:.1%}", (steps,))
-    if losses := [(name, spent / wall.value) for name, spent in _losses(result)]:
-        shown = [each for each in losses if each[1] >= LEAST_LIMIT][:LIMITS_SHOWN] or losses[:1]
-        (name, share), bars = shown[0], tuple(shown)
-        value = f"{name[0].upper()}{name[1:]}: {share:.1%}"
-        yield Answer("Where is time lost?", value, ("shares of the wall time",), bars)
+    losses = [(name, spent / wall.value) for name, spent in _losses(result)]
+    lost = largest_parts("Where is time lost?", losses, "shares of the wall time")
+    if lost is not None:
+        yield lost
     if (change := _change(advice, interval)) is not None:
         yield change
     yield _cost(result)
@@ -115,18 +114,15 @@ def _change(advice: RunAdvice | None, interval: SaveInterval | None) -> Answer |
 
 def _cost(result: TrainingResult) -> Answer:
     """Return dollars, or chip-hours where the chip has no price, and energy, with their ranges."""
-    cost, hours, energy, co2 = (
-        result.cost_usd, result.chip_hours, result.energy_kwh, result.co2_kg,
-    )  # fmt: skip
+    cost, hours = result.cost_usd, result.chip_hours
     if cost is None:
         value, about = f"{WHOLE(hours.value)} chip-hours", [hours.ends(WHOLE)]
     else:
         value = format_dollars(cost.value)
         about = [cost.ends(format_dollars), f"{hours.words(WHOLE)} chip-hours"]
-    if energy is not None:
-        about.append(f"{energy.words(WHOLE)} kWh of the chips")
-    if co2 is not None:
-        about.append(f"{co2.words(WHOLE)} kg of CO2")
+    for found, unit in ((result.energy_kwh, "kWh of the chips"), (result.co2_kg, "kg of CO2")):
+        if found is not None:
+            about.append(f"{found.words(WHOLE)} {unit}")
     return Answer("What does it cost?", value, tuple(about))
 
 
