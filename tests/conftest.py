@@ -24,7 +24,7 @@ SELECTED = {
 
 ADVICE = "tpusim.simulation.advice"
 
-settings.register_profile("default", derandomize=True, deadline=None, max_examples=20)
+settings.register_profile("default", derandomize=True, deadline=None, max_examples=10)
 settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=ALL_EXAMPLES)
 settings.register_profile("dev", deadline=None)
 

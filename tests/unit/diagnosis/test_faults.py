@@ -119,7 +119,7 @@ def profile_of(case: Case, seed: int) -> bytes:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("program", [DECODER, FSDP, MIXTURE, CONVOLUTIONS, DECODE])
+@pytest.mark.parametrize("program", sample([DECODER, FSDP, MIXTURE, CONVOLUTIONS, DECODE], 3))
 def test_without_a_fault_no_cause_is_large(program: str, tmp_path: Path) -> None:
     """Jitter alone lengthens waits, by less than 3 % of the step."""
     path = tmp_path / "step.xplane.pb"

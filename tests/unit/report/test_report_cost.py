@@ -45,6 +45,7 @@ def lines_of(script: str, out: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_files_without_the_page_load_and_simulate_nothing_of_it(tmp_path: Path) -> None:
     assert lines_of(SCRIPT, tmp_path / "out") == ["[]", "False"]
 
