@@ -40,7 +40,7 @@ from tpusim.program import CollectiveKind
 from tpusim.searches import PlanSpace
 from tpusim.simulation import simulate
 
-BLOCK = 8
+BLOCK = 25
 """Plans of one test."""
 
 ALIKE = {
@@ -92,8 +92,8 @@ def shares(kind: str, numbers: range) -> Iterator[float]:
         yield float(found.seconds[0]) / result.step_time_s
 
 
-@pytest.mark.parametrize("block", seeds(150, default=1))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", seeds(50, default=1))
+@pytest.mark.parametrize("kind", sample(KINDS, 4))
 def test_the_bounds_of_random_plans_are_below_their_steps_but_not_far(
     kind: str, block: int
 ) -> None:
