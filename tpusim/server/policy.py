@@ -55,3 +55,10 @@ class Policy:
     hold_ps: int = 0
     drafted: int = 0
     accepted: float = 1.0
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run at a time: in a mixed step, each has its tokens."""
+        if not self.mixed:
+            return self.max_num_seqs
+        return min(self.max_num_seqs, self.max_num_batched_tokens // (1 + self.drafted))

@@ -1,10 +1,12 @@
 """What became of each request, and what the server did over time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tpusim.server.peak_use import PeakUse
 
 Column: TypeAlias = NDArray[np.int64]
 
@@ -57,6 +59,7 @@ class Served:
         speculation of those of a step: picoseconds, within 0.4 %, and how often. Equal steps in a
         row count with their mean.
     present_ps: the integral of the requests in the server over time.
+    peak: the most that a rank asks of the limits of its policy.
     """
 
     arrival_ps: Column
@@ -71,3 +74,4 @@ class Served:
     spans: Spans
     gaps: tuple[Column, Column]
     present_ps: int
+    peak: PeakUse = field(default_factory=PeakUse)

@@ -17,6 +17,7 @@ from tpusim.base.collection import garbage_collector_off
 from tpusim.base.errors import PlanError, ServerError
 from tpusim.base.shown_value import shown
 from tpusim.models import Architecture
+from tpusim.server import Served
 from tpusim.serving.configuration import Configuration
 from tpusim.serving.metrics import measure
 from tpusim.serving.saturation import Load, load_of
@@ -26,6 +27,7 @@ from tpusim.serving.search.found_server import (
     checked_server_objectives,
     objective_value,
 )
+from tpusim.serving.search.known_runs import KnownRuns
 from tpusim.serving.search.server_bounds import ServerBounds, begun_bounds, server_bounds
 from tpusim.serving.search.server_space import ServerSpace
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, metric_values, title
@@ -117,6 +119,7 @@ class _Hunt:
     progress: Progress | None
     left_out: Counter[str] = field(default_factory=Counter)
     known: dict[Any, SharedSteps] = field(default_factory=dict)
+    runs: KnownRuns = field(default_factory=KnownRuns)
     queue: list[tuple[Rank, int, _Candidate]] = field(default_factory=list)
     tried: list[FoundServer] = field(default_factory=list)
     best: list[FoundServer] = field(default_factory=list)
@@ -179,8 +182,8 @@ class _Hunt:
                 assert candidate.bounds is not None
                 candidate.begun = True
                 first = first_requests(self.traffic, self._first)
-                served = candidate.configuration.served(candidate.server, first)
-                candidate.bounds = candidate.bounds.raised(begun_bounds(served))
+                begun = self.runs.of(candidate.configuration, candidate.server, first, begun_bounds)
+                candidate.bounds = candidate.bounds.raised(begun)
                 self._bounded(candidate, "by its first requests")
             else:
                 self.done += 1
@@ -216,12 +219,12 @@ class _Hunt:
 
     def _measured(self, candidate: _Candidate, traffic: Traffic) -> tuple[dict[str, float], Load]:
         """Return the metrics of a candidate, and its load."""
-        server, configuration = candidate.server, candidate.configuration
-        assert server is not None
-        served = configuration.served(server, traffic)
-        policy, replicas = server.policy, configuration.replicas
-        metrics = measure(served, pages=policy.pages * policy.ranks, replicas=replicas)
-        return dict(metric_values(metrics)), load_of(served, traffic.rate, traffic.users)
+        assert candidate.server is not None
+        return self.runs.of(candidate.configuration, candidate.server, traffic, self._measure)
+
+    def _measure(self, served: Served) -> tuple[dict[str, float], Load]:
+        values = dict(metric_values(measure(served, pages=1)))
+        return values, load_of(served, self.traffic.rate, self.traffic.users)
 
     def _simulate(self, candidate: _Candidate) -> None:
         """Simulate all requests, and keep the server if it is an answer."""

@@ -31,15 +31,29 @@ class ServerBounds:
 
     times: seconds of each answered request, by key of `TIMES`; of `tpot` those with two tokens or
         more.
-    duration_s: from the first request to the last token.
+    sent_s: after the first request, of each answered one; 0 in a closed loop.
+    users: of a closed loop, else 0.
+    work_s: of all steps.
     saturated: requests outrun the server.
     output: tokens that are generated.
     """
 
     times: Mapping[str, Seconds]
-    duration_s: float
+    sent_s: Seconds
+    users: int
+    work_s: float
     saturated: bool
     output: int
+
+    @property
+    def duration_s(self) -> float:
+        """From the first request to the last token.
+
+        Each request is answered by then, and each user waits for one answer after the other.
+        """
+        e2e = self.times["e2e"]
+        waited = float(e2e.sum()) / self.users if self.users else 0.0
+        return max(float((self.sent_s + e2e).max(initial=PICO)), waited, self.work_s)
 
     def values(self) -> dict[str, float]:
         """Return bounds of what targets are of: lower ones, and an upper one of the throughput."""
@@ -78,12 +92,13 @@ def server_bounds(server: Server, traffic: Traffic, replicas: int) -> ServerBoun
     }
     work = _work_ps(server, lines, float(computed.sum()), float((output - 1).sum()))
     arrival = traffic.requests.arrival_ps[taken]
-    open_span = 0.0 if traffic.users or not len(arrival) else float(arrival[-1] - arrival[0])
-    duration = max(open_span, work / replicas, 1.0)
+    sent = arrival - arrival[:1].sum()
     full = policy.max_num_seqs * policy.ranks * replicas
     return ServerBounds(
         times=times,
-        duration_s=duration * PICO,
+        sent_s=np.zeros(len(sent)) if traffic.users else sent * PICO,
+        users=traffic.users,
+        work_s=work / replicas * PICO,
         saturated=_outrun(traffic, work / replicas, full),
         output=int(output.sum()),
     )
