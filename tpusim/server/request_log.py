@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tpusim.server.peak_use import PeakUse
-from tpusim.server.served import Column, Served
+from tpusim.server.served import Begun, Column, Served
 from tpusim.server.span_log import SpanLog, joined_spans
 from tpusim.traffic import Requests
 
@@ -77,6 +77,13 @@ class RequestLog:
         if shift > 0:
             picoseconds = (picoseconds >> shift << shift) + (1 << shift - 1)
         self.gaps[picoseconds] += count
+
+    def begun(self, sent: int, now: int) -> Begun:
+        """Return the first requests, of which so many were sent up to now."""
+        arrival, first, last = (
+            _column(each)[:sent].copy() for each in (self.arrival, self.first, self.last)
+        )
+        return Begun(now, arrival, first, last, self.peak)
 
     def served(self, logs: Sequence[SpanLog]) -> Served:
         """Return all that was written down."""

@@ -1,7 +1,7 @@
 """What became of each request, and what the server did over time."""
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,21 @@ class Spans:
     prefills: Column
     pages: Column
     waiting: Column
+
+
+class Begun(NamedTuple):
+    """The requests that were sent up to a time of a simulation, one element of each column each.
+
+    now_ps: the time.
+    arrival_ps, first_ps, last_ps: as of `Served`; -1 for what has not happened yet.
+    peak: the most that a rank has asked of its limits.
+    """
+
+    now_ps: int
+    arrival_ps: Column
+    first_ps: Column
+    last_ps: Column
+    peak: PeakUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.results.settings import settings_of
-from tpusim.server import Served
+from tpusim.server import Served, Watch
 from tpusim.server import serve as serve_requests
 from tpusim.server.replica_pool import Router
 from tpusim.serving.engines import Engine
@@ -139,8 +139,11 @@ class Configuration:
         plan = replace(self.plan, memory_fraction=1.0)
         return repr(plan), self.pod, self.drafted, self.engine.routes_padding
 
-    def served(self, server: Server, traffic: Traffic) -> Served:
-        """Simulate the traffic on replicas of a `server` of this configuration."""
+    def served(self, server: Server, traffic: Traffic, watch: Watch | None = None) -> Served:
+        """Simulate the traffic on replicas of a `server` of this configuration.
+
+        watch: see `tpusim.server.serve`.
+        """
         return serve_requests(
             traffic,
             server.policy,
@@ -148,6 +151,7 @@ class Configuration:
             replicas=self.replicas,
             router=self.router,
             ready_ps=picoseconds(self.ready_s),
+            watch=watch,
         )
 
     def result(self, model: Architecture, traffic: Traffic) -> ServingResult:

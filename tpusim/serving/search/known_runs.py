@@ -2,59 +2,101 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeAlias
 
-from tpusim.server import Served
+from tpusim.server import Begun, Served, Watch
 from tpusim.server.checks import check_server
 from tpusim.server.peak_use import PeakUse
 from tpusim.serving.configuration import Configuration
 from tpusim.serving.engines.buckets import Sizes
+from tpusim.serving.metrics import measure
+from tpusim.serving.saturation import Load, load_of
+from tpusim.serving.search.server_bounds import begun_bounds
+from tpusim.serving.search.targets import Seconds, metric_values
 from tpusim.serving.serve import Server
 from tpusim.traffic import Traffic
 
-Found = TypeVar("Found")
+Found: TypeAlias = tuple[dict[str, float], Load]
+"""Metrics by the names of `Targets`, and the load."""
 
 
-@dataclass(slots=True)
+class KnownRun(NamedTuple):
+    """A simulation of a traffic, or of its beginning.
+
+    server: that was simulated.
+    peak: the most that it asked of its limits.
+    begun: bounds of the first requests, where it was ended.
+    found: what was found in all requests; None where it was ended.
+    """
+
+    server: Server
+    peak: PeakUse
+    begun: Mapping[str, Seconds]
+    found: Found | None
+
+
+@dataclass(frozen=True, slots=True)
 class KnownRuns:
-    """What was found in simulations of one traffic, or of its first requests.
+    """The simulations of a traffic.
 
     A scheduler compares what it asks for with three limits: sequences, tokens of a step, and pages.
     Where all that it asked for is below a limit (`PeakUse`), each comparison has the same answer
     with any other limit above that. Two such servers run the same steps, which take as long if they
     are padded to the same buckets.
 
-    runs: server, peak and finding of each simulation, by all else that it depends on.
+    counts: numbers of sent requests after which a simulation may be ended.
     """
 
-    runs: defaultdict[Hashable, list[tuple[Server, PeakUse, Any]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    traffic: Traffic
+    counts: Sequence[int]
+    _runs: defaultdict[Hashable, list[KnownRun]] = field(default_factory=lambda: defaultdict(list))
 
     def of(
-        self,
-        chosen: Configuration,
-        server: Server,
-        traffic: Traffic,
-        find: Callable[[Served], Found],
-    ) -> Found:
-        """Simulate a traffic, and return what is found in it; without a simulation if it is known.
+        self, chosen: Configuration, server: Server, ends: Callable[[Mapping[str, Seconds]], bool]
+    ) -> Found | None:
+        """Return what is found in the requests; None if the simulation is ended.
 
-        find: of the requests' times and tokens, and of nothing that has to do with limits.
+        A simulation that is known is not repeated.
+
+        ends: is asked with bounds of the first requests whether the simulation ends.
 
         Raise ServerError as `serve` does.
         """
-        check_server(traffic.requests, [(server.policy, chosen.replicas, chosen.router)])
-        alike = self.runs[(find, len(traffic.requests), *_others(chosen, server))]
-        for other, peak, known in alike:
-            if same_run(server, other, peak):
-                return known  # type: ignore[no-any-return]
-        served = chosen.served(server, traffic)
-        found = find(served)
-        alike.append((server, served.peak, found))
-        return found
+        check_server(self.traffic.requests, [(server.policy, chosen.replicas, chosen.router)])
+        runs = self._runs[_others(chosen, server)]
+        alike = [each for each in runs if same_run(server, each.server, each.peak)]
+        for run in alike:
+            if run.found is not None:
+                return run.found
+        if any(ends(run.begun) for run in alike):
+            return None
+        run = self._new(chosen, server, ends)
+        runs[:] = [each for each in runs if each not in alike] + [run]
+        return run.found
+
+    def _new(
+        self, chosen: Configuration, server: Server, ends: Callable[[Mapping[str, Seconds]], bool]
+    ) -> KnownRun:
+        ended: dict[str, Seconds] = {}
+
+        def look(begun: Begun) -> bool:
+            bounds = begun_bounds(begun, self.traffic, server.policy)
+            if ends(bounds):
+                ended.update(bounds)
+            return bool(ended)
+
+        served = chosen.served(server, self.traffic, Watch(self.counts, look))
+        return KnownRun(
+            server, served.peak, ended, None if ended else found_in(served, self.traffic)
+        )
+
+
+def found_in(served: Served, traffic: Traffic) -> Found:
+    """Return the metrics and the load of a simulation, none of which has to do with limits."""
+    values = dict(metric_values(measure(served, pages=1)))
+    return values, load_of(served, traffic.rate, traffic.users)
 
 
 def _others(chosen: Configuration, server: Server) -> tuple[Hashable, ...]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tpusim.server import Served, StepLoad
+from tpusim.server import Begun, Policy, StepLoad
 from tpusim.server.checks import refused
-from tpusim.serving.metrics import PICO, answered
+from tpusim.serving.metrics import PICO
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, Seconds, latency
 from tpusim.serving.serve import Server
 from tpusim.traffic import Traffic
@@ -155,18 +155,18 @@ def _outrun(traffic: Traffic, work_ps: float, full: int) -> bool:
     return answered < traffic.rate * (1 - SLACK - 2 * full / count)
 
 
-def begun_bounds(served: Served) -> dict[str, Seconds]:
-    """Return bounds of the times of the first requests of a traffic, of a simulation of these.
+def begun_bounds(begun: Begun, traffic: Traffic, policy: Policy) -> dict[str, Seconds]:
+    """Return bounds of the times of the first requests of a traffic, of a part of its simulation.
 
-    Until the last of them is sent, the server does what it does with all requests. What is not
-    received by then takes at least until then.
+    What is not received yet takes at least until now.
     """
-    end = int(served.arrival_ps.max())
-    served = answered(served)
-    several = served.output > 1
-    decoding = np.where(served.last_ps <= end, served.last_ps - served.first_ps, 0)[several]
-    found: dict[str, Seconds] = {"tpot": decoding * PICO / (served.output[several] - 1)}
-    for key, received in (("ttft", served.first_ps), ("e2e", served.last_ps)):
-        waited = np.minimum(received, end) - served.arrival_ps
-        found[key] = waited.astype(np.float64) * PICO
+    count = len(begun.arrival_ps)
+    taken = ~refused(traffic.requests, policy)[:count]
+    output = traffic.requests.output[:count][taken]
+    arrival, first, last = (each[taken] for each in begun[1:4])
+    first, last = (np.where(each < 0, begun.now_ps, each) for each in (first, last))
+    several = output > 1
+    found: dict[str, Seconds] = {"tpot": (last - first)[several] * PICO / (output[several] - 1)}
+    for key, received in (("ttft", first), ("e2e", last)):
+        found[key] = (received - arrival).astype(np.float64) * PICO
     return found
