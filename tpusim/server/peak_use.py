@@ -18,18 +18,3 @@ class PeakUse:
     sequences: int = 0
     tokens: int = 0
     pages: int = 0
-
-    def note_sequences(self, count: int) -> None:
-        """Note that so many sequences run."""
-        if count > self.sequences:
-            self.sequences = count
-
-    def note_tokens(self, count: int) -> None:
-        """Note that so many tokens are to be computed in a step."""
-        if count > self.tokens:
-            self.tokens = count
-
-    def note_pages(self, count: int) -> None:
-        """Note that so many pages are needed."""
-        if count > self.pages:
-            self.pages = count

@@ -58,7 +58,7 @@ class Rank:
         self.adopted: list[Sequence] = []
         self.peak = records.peak
         if block:  # idle blocks stay as long as their pages are not needed, so pages are all used
-            self.peak.note_pages(policy.pages)
+            self.peak.pages = policy.pages
 
     def admits(self) -> bool:
         """Return whether a request that arrives now may be in the next step."""
@@ -107,7 +107,9 @@ class Rank:
     def _find(self, pages: int) -> bool:
         """Return whether so many pages are free."""
         free = self.pages.free
-        self.peak.note_pages(self.policy.pages - free + pages)
+        needed = self.policy.pages - free + pages
+        if needed > self.peak.pages:
+            self.peak.pages = needed
         return pages <= free
 
     def _cached_in_part(self) -> bool:
@@ -218,7 +220,7 @@ class Rank:
             else:
                 break
             waiting.popleft()
-        self.peak.note_sequences(len(self.decoding) + len(chosen))
+        self.peak.sequences = max(self.peak.sequences, len(self.decoding) + len(chosen))
         return chosen
 
     def _needed(self, sequence: Sequence, computed: int) -> int:
@@ -245,7 +247,7 @@ class Rank:
 
     def _chunk(self, missing: int, budget: int) -> int:
         """Return how many of the missing tokens of a prompt the next step has room for."""
-        self.peak.note_tokens(self.budget - budget + missing)
+        self.peak.tokens = max(self.peak.tokens, self.budget - budget + missing)
         return min(missing, budget)
 
     def _take(self, sequence: Sequence, chunk: int, pages: int) -> None:

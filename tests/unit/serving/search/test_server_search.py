@@ -16,7 +16,7 @@ from tpusim.serving.configuration import Configuration
 from tpusim.serving.metrics import measure
 from tpusim.serving.saturation import load_of
 from tpusim.serving.search.found_server import ServerSearch, objective_value
-from tpusim.serving.search.known_runs import KnownRuns, same_run
+from tpusim.serving.search.known_runs import KnownRuns, found_in, same_run
 from tpusim.serving.search.server_bounds import begun_bounds, server_bounds
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, latency, metric_values
 from tpusim.serving.serve import Server
@@ -181,15 +181,13 @@ def test_a_limit_that_is_reached_is_no_other() -> None:
 
 def test_simulations_are_not_repeated_for_limits_that_are_not_reached() -> None:
     traffic = TRAFFICS["light"]
-    runs = KnownRuns(traffic, [])
-    by_key: dict[int, list[Configuration]] = {}
-    for each in servers():
-        found = runs.of(each, replica_of(each, traffic), lambda _: False)
-        by_key.setdefault(id(found), []).append(each)
-        values = next(values for one, values, _ in results("light") if one == each)
-        assert found is not None
-        assert found[0] == values
-    assert len(by_key) < len(servers())
+    space = replace(SPACE, vary={"max_num_seqs": [16, 32], "max_num_batched_tokens": [2048, 4096]})
+    runs, found = KnownRuns(traffic, []), []
+    for each in space.configurations(Counter()):
+        replica = replica_of(each, traffic)
+        found.append(runs.of(each, replica, lambda _: False))
+        assert found[-1] == found_in(each.served(replica, traffic), traffic)
+    assert len({id(each) for each in found}) < len(found)
 
 
 def test_bounds_rule_servers_out_without_their_simulation() -> None:
