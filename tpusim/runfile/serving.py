@@ -197,6 +197,14 @@ class ServingRun:
     folder: Path = Path()
     notes: tuple[str, ...] = ()
 
+    def requests(self) -> "Traffic":
+        """Return the requests of the section [traffic]. Raise PlanError without one."""
+        if self.traffic is None:
+            raise PlanError(
+                "the section [traffic] is missing; write one with rate, requests, prompt and output"
+            )
+        return self.traffic.traffic(self.folder)
+
 
 def server_of(given: Mapping[str, Any], chip: str) -> "tuple[ServingPlan, Engine, ServerOptions]":
     """Return plan, engine and options of a section [serving] whose types are right.
