@@ -22,8 +22,6 @@ from tpusim.serving.capacity import CacheRoom
 from tpusim.serving.engines.buckets import Buckets
 from tpusim.simulation.serving_run import serve_step
 
-PICO = 1e-12
-
 LINEAR = 1e-4
 """Largest deviation from a straight line over which decode steps are summed as a trapezoid."""
 
