@@ -36,8 +36,8 @@ from tpusim.simulation.arguments import check_model
 from tpusim.traffic import Traffic
 from tpusim.traffic.parts import first_requests
 
-LOOKS, FIRST_LOOK = 10, 2
-"""A simulation may end after each tenth of the requests, from the second one on."""
+LOOKS = 10
+"""A simulation may end after each tenth of the requests."""
 
 LEAST_SCREENED = 100
 """Sent requests after which a simulation may end, at least."""
@@ -288,8 +288,8 @@ class _Hunt:
 
 def looks(count: int) -> list[int]:
     """Return after how many of the sent requests a simulation may end."""
-    sent = [count * part // LOOKS for part in range(FIRST_LOOK, LOOKS)]
-    return sent if sent[0] >= LEAST_SCREENED else []
+    sent = (count * part // LOOKS for part in range(1, LOOKS))
+    return [each for each in sent if each >= LEAST_SCREENED]
 
 
 def _dominates(one: Rank, other: Rank) -> bool:
