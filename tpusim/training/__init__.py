@@ -7,6 +7,7 @@ from tpusim.training.compile_time import program_size as program_size
 from tpusim.training.durations import duration as duration
 from tpusim.training.failure_advice import RunAdvice as RunAdvice
 from tpusim.training.failure_advice import failure_advice as failure_advice
+from tpusim.training.failure_setup import broken_slowdown as broken_slowdown
 from tpusim.training.failure_survey import FailureSurvey as FailureSurvey
 from tpusim.training.result import BUCKETS as BUCKETS
 from tpusim.training.result import Estimate as Estimate
@@ -15,6 +16,9 @@ from tpusim.training.run import Checkpoints as Checkpoints
 from tpusim.training.run import Evaluations as Evaluations
 from tpusim.training.run import TrainingRun as TrainingRun
 from tpusim.training.run import steps_of as steps_of
+from tpusim.training.save_interval import SaveInterval as SaveInterval
+from tpusim.training.save_interval import expected_by_interval as expected_by_interval
+from tpusim.training.save_interval import save_interval as save_interval
 from tpusim.training.straggler_survey import StragglerSurvey as StragglerSurvey
 from tpusim.training.stragglers import HostPauses as HostPauses
 from tpusim.training.stragglers import SlowChips as SlowChips

@@ -11,6 +11,7 @@ from tpusim.engine.failure_queue import FailureKind, Loss
 from tpusim.engine.training_loop import LoopTimes
 from tpusim.results import PICO
 from tpusim.training.failure_setup import FailureSetup
+from tpusim.training.goodput_forms import expected_ettr
 
 LEAST_SHARE = 1e-12
 """Of the time, down to which numbers of units away are counted."""
@@ -27,6 +28,18 @@ def expected_seconds(setup: FailureSetup) -> float:
         return start + times.steps * times.step_ps * PICO * _loop_over_steps(times)
     useful = times.steps * times.step_ps * PICO
     return start + useful * _slower(setup) * _wall_over_useful(setup, setup.mttf_s, useful)
+
+
+def ettr(setup: FailureSetup) -> float | None:
+    """Return the expected ratio of useful to wall time (`expected_ettr`).
+
+    None without failures, and for other runs than those with one tier of checkpoints.
+    """
+    times = setup.times
+    if setup.mttf_s is None or not times.save_every or times.copy_every:
+        return None
+    interval, stop = times.save_every * times.step_ps * PICO, times.stop_ps * PICO
+    return expected_ettr(1 / setup.mttf_s, restart_seconds(setup), interval, stop)
 
 
 def _loop_over_steps(times: LoopTimes) -> float:

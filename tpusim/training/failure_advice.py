@@ -7,6 +7,7 @@ from typing import Any
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
+from tpusim.base.toml_text import toml
 from tpusim.results import PlanResult
 from tpusim.training.checkpoint import checkpoint_cost
 from tpusim.training.durations import duration
@@ -27,6 +28,9 @@ LEAST_WAIT = 0.001
 LEAST_GAIN = 5e-4
 """Share of the wall time below which a change is left out."""
 
+ADVICE_HEADS = ("change", "wall time", "shorter", "USD")
+NO_CHANGE = "no single change that was tried shortens the run"
+
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
@@ -45,6 +49,11 @@ class RunChange:
     def title(self) -> str:
         """The settings as they are written."""
         return ", ".join(f"{key} = {_written(value)}" for key, value in self.settings.items())
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The settings as `--set` takes them, a text each."""
+        return tuple(f"{key}={toml(value)}" for key, value in self.settings.items())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -67,16 +76,21 @@ class RunAdvice(ShortRepr):
         if self.interval is not None:
             yield f"checkpoints {self.interval}"
             yield ""
-        rows = [("  change", "wall time", "shorter", "USD")]
-        base = self.base.survey.mean_s
-        for each in (self.base, *self.changes):
-            gain = 1 - each.survey.mean_s / base
-            cost = "-" if each.cost_usd is None else f"{each.cost_usd:,.0f}"
-            name = each.title or "as given"
-            rows.append((f"  {name}", duration(each.survey.mean_s), f"{gain:.1%}", cost))
+        rows = [(f"  {name}", *numbers) for name, *numbers in (ADVICE_HEADS, *self.rows())]
         yield from fixed_table(rows, (max(len(row[0]) for row in rows) + 2, 12, 9))
         if not self.changes:
-            yield "no single change that was tried shortens the run"
+            yield NO_CHANGE
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the run as given and each change as texts, in the columns of `ADVICE_HEADS`."""
+        for each in (self.base, *self.changes):
+            cost = "-" if each.cost_usd is None else f"{each.cost_usd:,.0f}"
+            wall = duration(each.survey.mean_s)
+            yield each.title or "as given", wall, f"{self.gain(each):.1%}", cost
+
+    def gain(self, change: RunChange) -> float:
+        """Return the share of the wall time that a change saves."""
+        return 1 - change.survey.mean_s / self.base.survey.mean_s
 
     def facts(self) -> dict[str, Any]:
         """Return the advice as plain data, in SI units."""
@@ -152,10 +166,7 @@ def _settings(
     asked, saves = run.failures, run.checkpoints
     assert asked is not None
     if interval is not None:
-        settings: dict[str, Any] = {"train.checkpoints.every": interval.every}
-        if interval.memory_every is not None:
-            settings["train.checkpoints.memory_every"] = interval.memory_every
-        yield settings
+        yield interval.settings
     if saves is not None and interval is not None:
         if saves.memory_every is None:
             yield from _copies(step, run, interval)

@@ -9,9 +9,10 @@ from tpusim.base.errors import PlanError
 from tpusim.results import PICO, PlanResult
 from tpusim.training.durations import duration
 from tpusim.training.expected_run import expected_seconds
-from tpusim.training.failure_setup import UnitSlowdown, failure_setup
+from tpusim.training.failure_setup import UnitSlowdown, broken_slowdown, failure_setup
 from tpusim.training.goodput_forms import daly_interval, young_interval
 from tpusim.training.parts import run_parts
+from tpusim.training.result import TrainingResult
 from tpusim.training.run import TrainingRun
 
 MOST_TIERS = 400
@@ -47,9 +48,22 @@ class SaveInterval:
             f"steps); {self.reason}"
         )
 
+    @property
+    def settings(self) -> dict[str, int]:
+        """The interval as keys of a run file."""
+        found = {"every": self.every, "memory_every": self.memory_every}
+        return {f"train.checkpoints.{key}": each for key, each in found.items() if each is not None}
+
     def facts(self) -> dict[str, Any]:
         """Return the interval as plain data."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def save_interval(result: TrainingResult) -> SaveInterval | None:
+    """Return the best interval of a run's checkpoints; None if it has none, or nothing fails."""
+    if result.failures is None or not result.failures.mttf_s or result.run.checkpoints is None:
+        return None
+    return best_save_interval(result.step, result.run, broken_slowdown(result.step))
 
 
 def best_save_interval(step: PlanResult, run: TrainingRun, slowdown: UnitSlowdown) -> SaveInterval:
@@ -65,14 +79,8 @@ def best_save_interval(step: PlanResult, run: TrainingRun, slowdown: UnitSlowdow
         raise PlanError(
             "the best interval of checkpoints needs [failures] and [train.checkpoints]; write both"
         )
-    steps = run.steps_of(step.plan)
-    parts = run_parts(step, run)[0]
-
-    def expected(every: int, memory_every: int | None) -> float:
-        asked = replace(saves, every=every, memory_every=memory_every)
-        changed = replace(run, checkpoints=asked)
-        return expected_seconds(failure_setup(step.pod, changed, parts, steps, slowdown))
-
+    expected = expected_by_interval(step, run, slowdown)
+    steps, parts = run.steps_of(step.plan), run_parts(step, run)[0]
     if saves.memory_every is None:
         every: int = _least(lambda number: expected(number, None), steps)
         best: tuple[int, int | None] = (every, None)
@@ -90,6 +98,24 @@ def best_save_interval(step: PlanResult, run: TrainingRun, slowdown: UnitSlowdow
         daly_interval(stop, mttf),
         _reason(best[0], stop, mttf, setup.times.write_ps / setup.times.step_ps),
     )
+
+
+def expected_by_interval(
+    step: PlanResult, run: TrainingRun, slowdown: UnitSlowdown
+) -> Callable[[int, int | None], float]:
+    """Return the expected wall seconds of a run, by steps between checkpoints and between copies.
+
+    The run has failures and checkpoints; None stands for no copies in the hosts' memory.
+    """
+    steps, parts, saves = run.steps_of(step.plan), run_parts(step, run)[0], run.checkpoints
+    assert saves is not None
+
+    def expected(every: int, memory_every: int | None) -> float:
+        asked = replace(saves, every=every, memory_every=memory_every)
+        changed = replace(run, checkpoints=asked)
+        return expected_seconds(failure_setup(step.pod, changed, parts, steps, slowdown))
+
+    return expected
 
 
 def _reason(every: int, stop: float, mttf: float, write: float) -> str:
