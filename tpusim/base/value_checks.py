@@ -3,6 +3,7 @@
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -70,6 +71,12 @@ def check_positive(where: str, value: Any) -> None:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
     if value > MOST_COUNT:
         raise PlanError(f"{where} is {shown(value)}; write at most {MOST_COUNT:.0e}")
+
+
+def check_from_zero(where: str, value: float) -> None:
+    """Raise PlanError unless the value is finite and not negative."""
+    if not isfinite(value) or value < 0:
+        raise PlanError(f"{where} is {value:g}; write a number from 0 up")
 
 
 def check_flag(where: str, value: Any) -> None:

@@ -69,3 +69,10 @@ class Policy:
         if self.schedule_ps:
             return self.host_ps, self.schedule_ps + each
         return self.host_ps + each, 0
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run at a time: in a mixed step, each has its tokens."""
+        if not self.mixed:
+            return self.max_num_seqs
+        return min(self.max_num_seqs, self.max_num_batched_tokens // (1 + self.drafted))

@@ -1,11 +1,10 @@
 """What a server does when it is full, in closed form: its batch, and the requests it answers."""
 
 from tpusim.server.step_load import StepLoad
+from tpusim.serving.metrics import PICO
 from tpusim.serving.serve import Server, prompt_load
 from tpusim.traffic import Traffic
 from tpusim.traffic.requests import Column
-
-PICO = 1e-12
 
 
 def slots(server: Server, traffic: Traffic) -> int:

@@ -209,9 +209,8 @@ def answered(served: Served) -> Served:
     kept = served.output > 0
     if kept.all():
         return served
-    names = (
-        each.name for each in fields(served) if each.name not in ("spans", "gaps", "present_ps")
-    )
+    of_server = ("spans", "gaps", "present_ps", "peak")
+    names = (each.name for each in fields(served) if each.name not in of_server)
     return replace(served, **{name: getattr(served, name)[kept] for name in names})
 
 

@@ -66,7 +66,12 @@ class Server:
         buckets = engine.buckets(ranks, plan.least_tokens)
         most = max((engine.max_num_batched_tokens, *buckets.tokens))
         rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
-        room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
+        known = known or SharedSteps()
+        size = (most, rows, longest, plan.memory_fraction)
+        room = known.rooms.get(size)
+        if room is None:
+            room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
+            known.rooms[size] = room
         engine = engine.changed(max_num_seqs=_sequences(engine, room, ranks))
         policy = engine.policy(
             pages=needed_pages(room, longest, model.name),
@@ -75,9 +80,7 @@ class Server:
             drafted=drafted,
             accepted=accepted,
         )
-        steps = StepTable(
-            model, plan, pod, buckets, drafted + 1, engine.routes_padding, known or SharedSteps()
-        )
+        steps = StepTable(model, plan, pod, buckets, drafted + 1, engine.routes_padding, known)
         return cls(steps, room, policy)
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import isfinite
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
+from tpusim.base.value_checks import check_from_zero
 from tpusim.failures import CAUSES, failures_per_second, units_of
 from tpusim.failures.causes import DAY_S
 from tpusim.hardware import Slice
@@ -42,9 +42,8 @@ class ServerFailures:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None and (not isfinite(value) or value < 0):
-                raise PlanError(f"failures.{each.name} is {value:g}; write a number from 0 up")
+            if (value := getattr(self, each.name)) is not None:
+                check_from_zero(f"failures.{each.name}", value)
         for key in ("mtbf_s", *TARGET_KEYS):
             if getattr(self, key) == 0:
                 raise PlanError(f"failures.{key} is 0; write seconds above 0, or leave it out")
