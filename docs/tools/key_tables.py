@@ -65,7 +65,7 @@ SLICE_DEFAULTS = {
 }
 
 
-FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "kernel", "version")
+FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "kernel", "on_chip", "version")
 """Settings of an engine that have rows of their own."""
 
 LARGE = 1e6
@@ -192,6 +192,7 @@ def _serving_keys() -> Iterator[Key]:
             "memory_fraction": of_engine,
             "moe_backend": of_engine,
             "kernel": of_engine,
+            "on_chip": of_engine,
         }
         yield key._replace(default=defaults.get(key.name, key.default))
     yield Key(

@@ -206,6 +206,7 @@ CHANGED = {
     "expert_parallel": True,
     "moe_backend": "fused",
     "kernel": "dot",
+    "on_chip": False,
     "attention": "tokens",
     "gather_weights": True,
     "weight_dtype": "int8",

@@ -39,6 +39,7 @@ class Engine:
     page_size: tokens of a page of the cache; 0 where it follows from `page_rule`.
     page_rule: how the engine chooses its pages; empty where `page_size` says it.
     kernel: attention, a kernel over pages (`paged`) or matmuls and a softmax (`dot`).
+    on_chip: what passes between the operations of a layer stays on the chip.
     page_s: seconds in which the attention kernel starts the copy of a page.
     memory_fraction: share of the usable HBM that weights, activations and cache may take.
     chunked_prefill: a prompt may be computed in several steps.
@@ -77,6 +78,7 @@ class Engine:
     page_size: int = 0
     page_rule: str = ""
     kernel: ServedKernel = "paged"
+    on_chip: bool = True
     page_s: float = 0.0
     memory_fraction: float = 0.9
     chunked_prefill: bool = True
@@ -163,6 +165,7 @@ class Engine:
             "page_size": self.page_tokens(model_len, latent),
             "page_s": self.page_s,
             "kernel": self.kernel,
+            "on_chip": self.on_chip,
             "memory_fraction": self.memory_fraction,
             "moe_backend": self.backend(experts),
         }
