@@ -30,20 +30,14 @@ def expected_seconds(setup: FailureSetup) -> float:
 
 
 def _loop_over_steps(times: LoopTimes) -> float:
-    """Return the time of the loop over that of its steps."""
+    """Return the time of the loop over that of its steps: evaluations, checkpoints and copies."""
     extra = times.evaluation_ps / times.evaluate_every if times.evaluate_every else 0.0
-    extra += _stop_of_step_ps(times)
+    if times.save_every:
+        saves = 1 / times.save_every
+        copies = 1 / times.copy_every - saves if times.copy_every else 0.0
+        waits = max(0, times.write_ps - times.save_every * times.step_ps)
+        extra += saves * (times.stop_ps + waits) + copies * times.copy_ps
     return 1 + extra / times.step_ps
-
-
-def _stop_of_step_ps(times: LoopTimes) -> float:
-    """Return for how long checkpoints and copies stop the run, for each step."""
-    if not times.save_every:
-        return 0.0
-    saves = 1 / times.save_every
-    copies = 1 / times.copy_every - saves if times.copy_every else 0.0
-    waits = max(0, times.write_ps - times.save_every * times.step_ps)
-    return saves * (times.stop_ps + waits) + copies * times.copy_ps
 
 
 def _wall_over_useful(setup: FailureSetup, mttf: float, whole: float) -> float:

@@ -97,17 +97,7 @@ def _slower(pod: Slice, chip: tuple[float, float], slowest: float) -> Slice:
     chips = list(pod.slow.chips)
     if chip != (1.0, 1.0):
         chips.append(SlowChip(_healthy_place(pod), *chip))
-    slow = {"chips": chips, "links": pod.slow.links, "slices": slices}
-    return Slice(
-        pod.chip,
-        pod.topology.dims,
-        pod.num_slices,
-        pod.topology.twisted,
-        pod.dcn_oversubscription,
-        pod.clock,
-        slow=slow,
-        broken=pod.broken,
-    )
+    return pod.changed(slow={"chips": chips, "links": pod.slow.links, "slices": slices})
 
 
 def _healthy_place(pod: Slice) -> Dims:
