@@ -100,10 +100,9 @@ def reroute(
     left, found, longest = before.copy(), list[CutPairs](), 0
     for each in walkers:
         longest = max(longest, int(np.abs(each.moves).sum(axis=1).max(initial=0)))
-        hit = _is_cut(each, topology, out)
-        kept = Walkers(each.starts[hit], each.moves[hit], each.weights[hit], each.order)
-        left -= link_loads(*kept[:3], topology, kept.order)
-        found.append(_pairs(kept, topology))
+        hit, pairs = _cut_walkers(each, topology, out)
+        left -= link_loads(each.starts[hit], each.moves[hit], pairs.weights, topology, each.order)
+        found.append(pairs)
     cut = _together(found, topology)
     left.reshape(-1)[list(out)] = 0
     ways = new_ways(cut, left, topology, out, evenly=evenly)
@@ -133,31 +132,25 @@ def chip_numbers(chips: Chips, topology: Topology) -> NDArray[np.intp]:
     return np.asarray(np.ravel_multi_index(tuple(chips.T), topology.dims))
 
 
-def _is_cut(walkers: Walkers, topology: Topology, out: LinkSet) -> NDArray[np.bool_]:
-    """Return True for each walker that crosses a link that is out."""
+def _cut_walkers(
+    walkers: Walkers, topology: Topology, out: LinkSet
+) -> tuple[NDArray[np.bool_], CutPairs]:
+    """Return which walkers cross a link that is out, and their pairs."""
     broken = np.zeros(link_count(topology), dtype=np.bool_)
     broken[list(out)] = True
     hit = np.zeros(len(walkers.starts), dtype=np.bool_)
-    at = chip_numbers(walkers.starts, topology)
-    for who, links in crossings(at, walkers.moves, walkers.order, topology):
-        hit[who] |= broken[links]
-    return hit & (walkers.weights > 0)
-
-
-def _pairs(walkers: Walkers, topology: Topology) -> CutPairs:
     starts = chip_numbers(walkers.starts, topology)
     ends = starts.copy()
-    for _ in crossings(ends, walkers.moves, walkers.order, topology):
-        pass
-    return CutPairs(starts, ends, walkers.weights, np.abs(walkers.moves).sum(axis=1))
+    for who, links in crossings(ends, walkers.moves, walkers.order, topology):
+        hit[who] |= broken[links]
+    hit &= walkers.weights > 0
+    hops = np.abs(walkers.moves[hit]).sum(axis=1)
+    return hit, CutPairs(starts[hit], ends[hit], walkers.weights[hit], hops)
 
 
 def _together(found: Sequence[CutPairs], topology: Topology) -> CutPairs:
     """Return the pairs, each once, in order."""
-    weights = np.concatenate([each.weights for each in found])
-    starts = np.concatenate([each.starts for each in found])
-    ends = np.concatenate([each.ends for each in found])
-    hops = np.concatenate([each.hops for each in found])
+    starts, ends, weights, hops = map(np.concatenate, zip(*found, strict=True))
     keys, first, which = np.unique(
         starts * topology.chips + ends, return_index=True, return_inverse=True
     )
