@@ -17,8 +17,8 @@ from tpusim.engine.clock import picoseconds
 from tpusim.engine.straggling_steps import StepState, run_steps, slow_times
 from tpusim.results import PICO, PlanResult
 from tpusim.training.failure_survey import random_numbers
-from tpusim.training.step_mix import StepMix, step_mix
-from tpusim.training.straggler_forms import StepLaw, quantiles
+from tpusim.training.slow_steps import step_mix
+from tpusim.training.straggler_forms import StepLaw, StepMix
 from tpusim.training.stragglers import Stragglers
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -61,8 +61,7 @@ class StragglerSurvey(ShortRepr):
 
     def quantiles_s(self) -> dict[float, float]:
         """Return the seconds of a step by quantile."""
-        found = quantiles(self.mix.laws, self.mix.slow_share, QUANTILES)
-        return dict(zip(QUANTILES, found, strict=True))
+        return self.mix.quantiles_s(QUANTILES)
 
     def facts(self) -> dict[str, Any]:
         """Return the survey as plain data, in SI units."""

@@ -1,7 +1,7 @@
 """Stragglers of a training run: slow chips that come and go, host pauses, uneven slices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from math import expm1, log1p
 from typing import Any
 
@@ -148,7 +148,6 @@ class UnevenSlices:
 
 
 _PARTS: Mapping[str, type] = {"chips": SlowChips, "pauses": HostPauses, "slices": UnevenSlices}
-_NEEDED = {"pauses": ("per_hour", "seconds")}
 
 
 @checked_call
@@ -209,12 +208,12 @@ def _part(name: str, value: Any, kind: type) -> Any:
     where = f"stragglers.{name}"
     if not isinstance(value, Mapping):
         raise PlanError(f"{where} is {shown(value)}; write a table, such as {EXAMPLES[name]}")
-    known = [each.name for each in fields(kind)]
+    known = {each.name: each.default is MISSING for each in fields(kind)}
     for key in value:
         if key not in known:
             raise PlanError(f"{where} has no {key!r}; {nearest(str(key), known)}")
-    for key in _NEEDED.get(name, ()):
-        if key not in value:
+    for key, needed in known.items():
+        if needed and key not in value:
             raise PlanError(f"{where} has no {key!r}; write {EXAMPLES[name]}")
     return kind(**value)
 
