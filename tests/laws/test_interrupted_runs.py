@@ -8,7 +8,7 @@ import pytest
 from failing_runs import Walk, draws, random_run
 
 from tpusim.engine.failure_queue import FailureKind, Loss
-from tpusim.engine.interrupted_run import Loops, Outcome, Recovery, run_interrupted
+from tpusim.engine.interrupted_run import InterruptedRun, Loops, Outcome, Recovery
 from tpusim.engine.training_loop import Activity, LoopTimes, run_training
 from tpusim.training.expected_run import expected_seconds, units_away
 from tpusim.training.failure_setup import FailureSetup
@@ -21,8 +21,8 @@ STOPPED = (Activity.DETECTION, Activity.REPLACEMENT, Activity.RESTORE, Activity.
 
 def outcome(seed: int, *, record: bool = True) -> Outcome:
     times, kinds, recovery = random_run(seed)
-    loops = Loops(times)
-    return run_interrupted(loops, times.before, kinds, recovery, draws(seed), record=record)
+    run = InterruptedRun(Loops(times), kinds, recovery, draws(seed), record)
+    return run.run(times.before)
 
 
 @pytest.mark.parametrize("seed", range(500))
@@ -71,7 +71,7 @@ def test_a_stretch_is_what_a_walk_step_by_step_finds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_without_failures_it_is_the_loop(seed: int) -> None:
     times, _, recovery = random_run(seed)
-    found = run_interrupted(Loops(times), times.before, (), recovery, draws(seed))
+    found = InterruptedRun(Loops(times), (), recovery, draws(seed)).run(times.before)
     timeline = run_training(times)
     assert found.total_ps == timeline.total_ps
     assert +found.spent_ps == +Counter(timeline.spent_ps)

@@ -19,10 +19,10 @@ from tpusim.network.chains import ChainMove, edge_weights
 from tpusim.network.groups import Chips, covered_part
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.pattern import Pattern, busiest_links, named_links, on_all_links, phases_paths
-from tpusim.network.reroutes import Rerouted, chain_walkers, chip_numbers, reroute
+from tpusim.network.reroutes import Rerouted, chain_walkers, reroute
 from tpusim.network.schedule import ScheduleStage
 from tpusim.network.slow_links import LinkMask, lines_between, on_part, used_by
-from tpusim.network.wild_first import LinkSet
+from tpusim.network.wild_first import LinkSet, chip_numbers
 from tpusim.program import CollectiveKind
 
 _TO_NEIGHBOURS = (ChainMove.SHIFT, ChainMove.HALO, ChainMove.ONWARD, ChainMove.STEP)

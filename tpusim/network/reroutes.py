@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tpusim.hardware import Topology
 from tpusim.network.chains import Chain
 from tpusim.network.grids import Numbers
-from tpusim.network.groups import Chips
 from tpusim.network.messages import Message
 from tpusim.network.paths import Loads, Walkers, link_loads, link_shape
 from tpusim.network.slow_links import LinkMask
@@ -24,9 +23,12 @@ from tpusim.network.wild_first import (
     Ways,
     aside,
     balanced,
+    chip_numbers,
     chosen_ways,
+    coordinates,
     crossings,
     link_count,
+    neighbours,
     wild_first_ways,
 )
 
@@ -116,20 +118,11 @@ def new_ways(
     cut: CutPairs, beside: Loads, topology: Topology, out: LinkSet, *, evenly: bool
 ) -> Ways:
     """Return the routes of pairs whose own are cut, [pair, hop]; beside: the loads of others."""
-    starts, ends = _coordinates(cut.starts, topology), _coordinates(cut.ends, topology)
+    starts, ends = coordinates(cut.starts, topology), coordinates(cut.ends, topology)
     if not evenly:
         return aside(starts, ends, out, topology)
     ways = wild_first_ways(starts, ends, topology)
     return chosen_ways(ways, balanced(ways, cut.weights, beside, out), out, topology)
-
-
-def _coordinates(numbers: NDArray[np.intp], topology: Topology) -> Chips:
-    return np.stack(np.unravel_index(numbers, topology.dims), axis=1)
-
-
-def chip_numbers(chips: Chips, topology: Topology) -> NDArray[np.intp]:
-    """Return the numbers of chips; chips: coordinates, [chip, dimension]."""
-    return np.asarray(np.ravel_multi_index(tuple(chips.T), topology.dims))
 
 
 def _cut_walkers(
@@ -206,14 +199,14 @@ def rerouted_messages(
     pairs = _together([cut], topology)
     beside = loads.reshape(link_shape(topology))
     ways = new_ways(pairs, beside, topology, out, evenly=evenly).tolist()
-    keys = (pairs.starts * topology.chips + pairs.ends).tolist()
+    keys = zip(pairs.starts.tolist(), pairs.ends.tolist(), strict=True)
     known = {
         key: tuple(link for link in way if link < loads.size)
         for key, way in zip(keys, ways, strict=True)
     }
     sent = list(messages)
-    for at, key in zip(broken, (cut.starts * topology.chips + cut.ends).tolist(), strict=True):
-        sent[at] = sent[at]._replace(links=known[key])
+    for at, *key in zip(broken, cut.starts.tolist(), cut.ends.tolist(), strict=True):
+        sent[at] = sent[at]._replace(links=known[*key])
     return tuple(sent)
 
 
@@ -221,12 +214,7 @@ def _cut_messages(messages: Sequence[Message], topology: Topology) -> CutPairs:
     first = np.array([message.links[0] for message in messages])
     last = np.array([message.links[-1] for message in messages])
     numbers, places = np.divmod(last, topology.chips)
-    ends = places.copy()
-    for dim in range(len(topology.dims)):
-        for side, sign in enumerate((1, -1)):
-            mine = numbers == 2 * dim + side
-            moved = topology.step(_coordinates(places[mine], topology), dim, sign)
-            ends[mine] = chip_numbers(moved, topology)
+    ends = neighbours(topology)[*np.divmod(numbers, 2), places]
     weights = np.array([message.share for message in messages])
     hops = np.array([len(message.links) for message in messages])
     return CutPairs(first % topology.chips, ends, weights, hops)

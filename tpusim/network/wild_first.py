@@ -88,27 +88,35 @@ def link_count(topology: Topology) -> int:
     return 2 * len(topology.dims) * topology.chips
 
 
+def chip_numbers(chips: Chips, topology: Topology) -> NDArray[np.intp]:
+    """Return the numbers of chips; chips: coordinates, [chip, dimension]."""
+    return np.asarray(np.ravel_multi_index(tuple(chips.T), topology.dims))
+
+
+def coordinates(numbers: NDArray[np.intp], topology: Topology) -> Chips:
+    """Return the coordinates of chips, [chip, dimension]."""
+    return np.stack(np.unravel_index(numbers, topology.dims), axis=1)
+
+
 @lru_cache(maxsize=16)
-def _neighbours(topology: Topology) -> NDArray[np.intp]:
+def neighbours(topology: Topology) -> NDArray[np.intp]:
     """Return the number of the chip one link away from each, [dimension, direction, chip]."""
-    chips = np.indices(topology.dims).reshape(len(topology.dims), -1).T
-    steps = np.array(
-        [[topology.step(chips, d, sign) for sign in (1, -1)] for d in range(len(topology.dims))]
-    )
-    return np.asarray(np.ravel_multi_index(tuple(np.moveaxis(steps, -1, 0)), topology.dims))
+    chips = coordinates(np.arange(topology.chips), topology)
+    every = range(len(topology.dims))
+    steps = [[topology.step(chips, dim, sign) for sign in (1, -1)] for dim in every]
+    return np.array([[chip_numbers(each, topology) for each in both] for both in steps])
 
 
 def _hops(
     starts: Chips, ends: Chips, prefix: Prefix, topology: Topology
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Yield the pairs whose route crosses a link, and its number, hop by hop, wild hops first."""
-    at, every = np.ravel_multi_index(tuple(starts.T), topology.dims), np.arange(len(starts))
+    at, every = chip_numbers(starts, topology), np.arange(len(starts))
     for dim, sign in prefix:
         side = int(sign < 0)
         yield every, (2 * dim + side) * topology.chips + at
-        at = _neighbours(topology)[dim, side, at]
-    here = np.stack(np.unravel_index(at, topology.dims), axis=1)
-    moves = _ordered_moves(here, ends, topology)
+        at = neighbours(topology)[dim, side, at]
+    moves = _ordered_moves(coordinates(at, topology), ends, topology)
     yield from crossings(at, moves, longest_first(topology), topology)
 
 
@@ -125,7 +133,7 @@ def crossings(
         for crossed in range(int(left.max(initial=0))):
             who = np.flatnonzero(left > crossed)
             yield who, (2 * dim + side) * topology.chips + at[who]
-            at[who] = _neighbours(topology)[dim, side, at[who]]
+            at[who] = neighbours(topology)[dim, side, at[who]]
 
 
 def _ordered_moves(starts: Chips, ends: Chips, topology: Topology) -> Chips:
@@ -173,17 +181,14 @@ def chosen_ways(ways: Ways, chosen: NDArray[np.intp], out: LinkSet, topology: To
     lost = np.isin(taken, list(out)).any(axis=1)
     if not lost.any():
         return taken
-    rows = [_around_each(way, out, topology) for way in taken.tolist()]
+    rows = [
+        [each for link in _real(way, topology) for each in around(link, out, topology)]
+        for way in taken.tolist()
+    ]
     found = np.full((len(rows), max(map(len, rows))), link_count(topology))
     for pair, row in enumerate(rows):
         found[pair, : len(row)] = row
     return found
-
-
-def _around_each(way: Sequence[int], out: LinkSet, topology: Topology) -> list[int]:
-    """Return a route with the way round each of its links that is out, without filling."""
-    real = [link for link in way if link < link_count(topology)]
-    return [each for link in real for each in around(link, out, topology)]
 
 
 @lru_cache(maxsize=1024)
@@ -193,9 +198,14 @@ def around(link: int, out: LinkSet, topology: Topology) -> tuple[int, ...]:
         return (link,)
     number, place = divmod(link, topology.chips)
     dim, side = divmod(number, 2)
-    start = np.array([np.unravel_index(place, topology.dims)], dtype=np.intp)
-    (way,) = aside(start, topology.step(start, dim, -1 if side else 1), out, topology).tolist()
-    return tuple(each for each in way if each < link_count(topology))
+    ends = coordinates(np.array([place, neighbours(topology)[dim, side, place]]), topology)
+    (way,) = aside(ends[:1], ends[1:], out, topology).tolist()
+    return tuple(_real(way, topology))
+
+
+def _real(way: Sequence[int], topology: Topology) -> list[int]:
+    """Return a route without what it is filled with."""
+    return [link for link in way if link < link_count(topology)]
 
 
 def balanced(

@@ -85,8 +85,7 @@ def restart_seconds(setup: FailureSetup) -> float:
 def _restart_ps(kind: FailureKind, setup: FailureSetup) -> float:
     recovery, times = setup.recovery, setup.times
     found = (1 - kind.hang_share) * kind.detection_ps + kind.hang_share * kind.hang_ps
-    again = recovery.restart if recovery.reshard is None else recovery.reshard
-    found += sum(length for _, length in again)
+    found += sum(length for _, length in recovery.again)
     gone = kind.loss is Loss.UNIT or kind.replaced
     if gone:
         found += recovery.replace_ps

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.engine.failure_queue import Draws
-from tpusim.engine.interrupted_run import Loops, Outcome, run_interrupted
+from tpusim.engine.interrupted_run import InterruptedRun, Loops, Outcome
 from tpusim.engine.training_loop import Activity
 from tpusim.failures import Failures
 from tpusim.results import PICO
@@ -192,28 +192,25 @@ def simulate_run(
     setup: FailureSetup, loops: Loops, seed: int, number: int, *, record: bool = False
 ) -> Outcome:
     """Return one random run: the same seed and number have the same luck, whatever the setup."""
-    return run_interrupted(
-        loops,
-        setup.times.before,
-        setup.kinds,
-        setup.recovery,
-        _draws(seed, number),
-        record=record,
-    )
+    draws = _draws(seed, number)
+    run = InterruptedRun(loops, setup.kinds, setup.recovery, draws, record)
+    return run.run(setup.times.before)
 
 
 def _draws(seed: int, number: int) -> Draws:
-    streams = [
-        np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, number, each))))
-        for each in range(4)
-    ]
-    between, kind, hang, repair = streams
+    between, kind, hang, repair = random_streams(seed, number, 4)
     return Draws(
         random_numbers(between, exponential=True).__next__,
         random_numbers(kind).__next__,
         random_numbers(hang).__next__,
         random_numbers(repair, exponential=True).__next__,
     )
+
+
+def random_streams(seed: int, number: int, count: int) -> list[np.random.Generator]:
+    """Return streams of random numbers for a run by its number, each of its own."""
+    keys = ((seed, number, each) for each in range(count))
+    return [np.random.Generator(np.random.PCG64(np.random.SeedSequence(key))) for key in keys]
 
 
 def random_numbers(stream: np.random.Generator, *, exponential: bool = False) -> Iterator[float]:
