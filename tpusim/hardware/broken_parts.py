@@ -20,7 +20,6 @@ from tpusim.hardware.catalogue import catalogue_rules
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.part_tables import (
     Parts,
-    PartTable,
     PlaceReader,
     Reader,
     chip_words,
@@ -91,6 +90,9 @@ class BrokenSwitch:
 class BrokenParts(Parts):
     """The broken parts of a machine that keeps running."""
 
+    NAME: ClassVar = "broken"
+    KINDS: ClassVar = {"switches": BrokenSwitch, "links": BrokenLink}
+
     links: tuple[BrokenLink, ...] = ()
     switches: tuple[BrokenSwitch, ...] = ()
 
@@ -106,20 +108,12 @@ class BrokenParts(Parts):
         Raise HardwareError for what is no such table, for parts that the machine does not have or
         that end its slice, and for a link without a way round it.
         """
-        if isinstance(given, BrokenParts):
-            given = given.written
-        if given is None:
-            return cls()
-        if isinstance(given, Mapping) and any(given.values()):
+        lists = given.written if isinstance(given, BrokenParts) else given
+        if isinstance(lists, Mapping) and any(lists.values()):
             _check_reroutes(topology, rules)
+        readers: dict[str, Reader] = {"dim": _dimension, "at": _face_position}
         places = PlaceReader(topology, num_slices)
-        readers: dict[str, Reader] = {
-            "slice": places.slice_number,
-            "between": partial(places.ends, BrokenLink.EXAMPLE),
-            "dim": _dimension,
-            "at": _face_position,
-        }
-        found = cls(**_TABLE.read(given, readers, partial(_check_optical, topology)))
+        found = cls.read(given, places, readers, partial(_check_optical, topology))
         for part in found.every:
             _check_detours(part, found.directed(part.slice, topology), topology)
         return found
@@ -140,8 +134,7 @@ class BrokenParts(Parts):
         return frozenset(link for part in mine for link in part.links(topology))
 
 
-_TABLE = PartTable("broken", {"links": BrokenLink, "switches": BrokenSwitch}, "switches")
-BROKEN_ADVICE = _TABLE.advice
+BROKEN_ADVICE = BrokenParts.advice()
 """What to write for the broken parts of a slice."""
 
 

@@ -5,7 +5,8 @@ A table has lists of parts by kind, such as `{"links": [{"between": [[0, 0, 0], 
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, ClassVar, Self, TypeAlias
 
 from tpusim.base.errors import HardwareError, nearest
 from tpusim.base.value_checks import is_list
@@ -23,9 +24,73 @@ Reader: TypeAlias = Callable[[str, Any], Any]
 
 
 class Parts:
-    """Parts of a machine: a dataclass with a tuple of parts for each list of its table."""
+    """Parts of a machine: a dataclass with a tuple of parts for each list of its table.
+
+    NAME: of the key that the table is under, such as `slow`.
+    KINDS: the class of the parts of each list, with an `EXAMPLE` of one as it is written.
+    """
 
     __slots__ = ()
+    NAME: ClassVar[str]
+    KINDS: ClassVar[Mapping[str, Any]]
+
+    @classmethod
+    def advice(cls) -> str:
+        """Return what to write for the table, with its first list as an example."""
+        key, kind = next(iter(cls.KINDS.items()))
+        return f"a table of lists, such as {key} = [{kind.EXAMPLE}]"
+
+    @classmethod
+    def read(
+        cls,
+        given: Any,
+        places: "PlaceReader",
+        readers: Mapping[str, Reader],
+        check: Callable[[str, Any], None],
+    ) -> Self:
+        """Return the parts that a user wrote.
+
+        given: a table of lists; None for no parts.
+        readers: of the values of a part by their names, but for slices and the ends of links.
+        check: raises HardwareError for a part, by where it is written.
+
+        Raise HardwareError for what is no such table.
+        """
+        given = given.written if isinstance(given, cls) else {} if given is None else given
+        if not isinstance(given, Mapping):
+            raise HardwareError(f"{cls.NAME} is {given!r}; write {cls.advice()}")
+        for key in given:
+            if key not in cls.KINDS:
+                raise HardwareError(f"{cls.NAME} has no {key!r}; {nearest(str(key), cls.KINDS)}")
+        ends = partial(places.ends, cls.KINDS["links"].EXAMPLE)
+        every: dict[str, Reader] = {"slice": places.slice_number, "between": ends, **readers}
+        return cls(**{key: cls._each_once(key, given[key], every, check) for key in given})
+
+    @classmethod
+    def _each_once(
+        cls,
+        key: str,
+        rows: Any,
+        readers: Mapping[str, Reader],
+        check: Callable[[str, Any], None],
+    ) -> tuple[Any, ...]:
+        """Return the parts of a list; raise HardwareError for one that is listed twice."""
+        kind = cls.KINDS[key]
+        if isinstance(rows, Mapping) or not is_list(rows):
+            raise HardwareError(
+                f"{cls.NAME}.{key} is {rows!r}; write a list, such as [{kind.EXAMPLE}]"
+            )
+        found: dict[object, Any] = {}
+        for number, row in enumerate(rows):
+            where = f"{cls.NAME}.{key}[{number}]"
+            part = _part(kind, where, row, readers)
+            check(where, part)
+            if _place(part) in found:
+                raise HardwareError(
+                    f"{where} is {part}, which the list has already; write each once"
+                )
+            found[_place(part)] = part
+        return tuple(found.values())
 
     @property
     def every(self) -> tuple[Any, ...]:
@@ -46,67 +111,6 @@ class Parts:
         shown = [str(part) for part in self.every[:SHOWN_PARTS]]
         more = len(self.every) - len(shown)
         return "; ".join([*shown, *([f"{more} more"] if more else [])])
-
-
-@dataclass(frozen=True, slots=True)
-class PartTable:
-    """The form of a table of parts.
-
-    name: of the key that the table is under, such as `slow`.
-    kinds: the class of the parts of each list, with an example of one as it is written.
-    usual: the list that messages give as an example.
-    """
-
-    name: str
-    kinds: Mapping[str, Any]
-    usual: str
-
-    @property
-    def advice(self) -> str:
-        """What to write for the table."""
-        return f"a table of lists, such as {self.usual} = [{self.kinds[self.usual].EXAMPLE}]"
-
-    def read(
-        self, given: Any, readers: Mapping[str, Reader], check: Callable[[str, Any], None]
-    ) -> dict[str, tuple[Any, ...]]:
-        """Return the parts of each list.
-
-        readers: of the values of a part, by their names.
-        check: raises HardwareError for a part, by where it is written.
-
-        Raise HardwareError for what is no such table.
-        """
-        if not isinstance(given, Mapping):
-            raise HardwareError(f"{self.name} is {given!r}; write {self.advice}")
-        for key in given:
-            if key not in self.kinds:
-                raise HardwareError(f"{self.name} has no {key!r}; {nearest(str(key), self.kinds)}")
-        return {key: self._each_once(key, rows, readers, check) for key, rows in given.items()}
-
-    def _each_once(
-        self,
-        key: str,
-        rows: Any,
-        readers: Mapping[str, Reader],
-        check: Callable[[str, Any], None],
-    ) -> tuple[Any, ...]:
-        """Return the parts of a list; raise HardwareError for one that is listed twice."""
-        kind = self.kinds[key]
-        if isinstance(rows, Mapping) or not is_list(rows):
-            raise HardwareError(
-                f"{self.name}.{key} is {rows!r}; write a list, such as [{kind.EXAMPLE}]"
-            )
-        found: dict[object, Any] = {}
-        for number, row in enumerate(rows):
-            where = f"{self.name}.{key}[{number}]"
-            part = _part(kind, where, row, readers)
-            check(where, part)
-            if _place(part) in found:
-                raise HardwareError(
-                    f"{where} is {part}, which the list has already; write each once"
-                )
-            found[_place(part)] = part
-        return tuple(found.values())
 
 
 def _part(kind: Any, where: str, row: Any, readers: Mapping[str, Reader]) -> Any:

@@ -7,13 +7,12 @@ they are.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from tpusim.base.errors import HardwareError
 from tpusim.base.value_checks import is_number
 from tpusim.hardware.chip_fields import Dims
-from tpusim.hardware.part_tables import Parts, PartTable, PlaceReader, Reader, chip_words
+from tpusim.hardware.part_tables import Parts, PlaceReader, Reader, chip_words
 from tpusim.hardware.topology import Topology
 
 
@@ -76,6 +75,9 @@ class SlowSlice:
 class SlowParts(Parts):
     """The slow parts of a machine; a slow chip of a slow slice has the product of both shares."""
 
+    NAME: ClassVar = "slow"
+    KINDS: ClassVar = {"chips": SlowChip, "links": SlowLink, "slices": SlowSlice}
+
     chips: tuple[SlowChip, ...] = ()
     links: tuple[SlowLink, ...] = ()
     slices: tuple[SlowSlice, ...] = ()
@@ -89,18 +91,9 @@ class SlowParts(Parts):
 
         Raise HardwareError for what is no such table, and for parts that the machine does not have.
         """
-        if isinstance(given, SlowParts):
-            given = given.written
-        if given is None:
-            return cls()
         places = PlaceReader(topology, num_slices)
-        readers: dict[str, Reader] = {
-            **dict.fromkeys(_SHARES, _share),
-            "slice": places.slice_number,
-            "at": places.chip,
-            "between": partial(places.ends, SlowLink.EXAMPLE),
-        }
-        return cls(**_TABLE.read(given, readers, _check_slower))
+        readers: dict[str, Reader] = {**dict.fromkeys(_SHARES, _share), "at": places.chip}
+        return cls.read(given, places, readers, _check_slower)
 
     @property
     def every(self) -> tuple[SlowChip | SlowLink | SlowSlice, ...]:
@@ -122,8 +115,7 @@ class SlowParts(Parts):
 _SHARES = ("compute", "hbm", "bandwidth")
 
 
-_TABLE = PartTable("slow", {"chips": SlowChip, "links": SlowLink, "slices": SlowSlice}, "chips")
-SLOW_ADVICE = _TABLE.advice
+SLOW_ADVICE = SlowParts.advice()
 """What to write for the slow parts of a slice."""
 
 
