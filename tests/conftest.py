@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from extent import ALL_EXAMPLES
+from extent import ALL_EXAMPLES, Extent
 from hypothesis import settings
 
 APART = "not (xla or torch or tensorflow or browser)"
@@ -24,7 +24,7 @@ SELECTED = {
 
 ADVICE = "tpusim.simulation.advice"
 
-settings.register_profile("default", derandomize=True, deadline=None, max_examples=20)
+settings.register_profile("default", derandomize=True, deadline=None, max_examples=10)
 settings.register_profile("thorough", derandomize=True, deadline=None, max_examples=ALL_EXAMPLES)
 settings.register_profile("dev", deadline=None)
 
@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     expression = config.option.markexpr
     if not any("::" in arg for arg in config.args):
         expression = SELECTED.get(expression, expression)
+    Extent.whole = "not thorough" not in expression
     profile = "thorough" if expression.startswith("thorough") else "default"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     config.option.markexpr = expression

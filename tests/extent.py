@@ -14,6 +14,12 @@ ALL_EXAMPLES = 100
 """Examples of a law under `-m thorough`, if it asks for no other number."""
 
 
+class Extent:
+    """Whether thorough cases are collected: conftest.py says so before it imports any test."""
+
+    whole = True
+
+
 def thorough(*values: Any) -> Any:
     """Return a case that only `-m thorough` runs."""
     return pytest.param(*values, marks=pytest.mark.thorough)
@@ -21,7 +27,8 @@ def thorough(*values: Any) -> Any:
 
 def seeds(*bounds: int, default: int = 3) -> list[Any]:
     """Return the seeds of `range(*bounds)`; all but the first few are thorough."""
-    return [thorough(seed) if at >= default else seed for at, seed in enumerate(range(*bounds))]
+    every = range(*bounds)
+    return [*every[:default], *_thorough(every[default:], whole=Extent.whole or not default)]
 
 
 def sample(cases: Iterable[Any], every: int) -> list[Any]:
@@ -29,10 +36,18 @@ def sample(cases: Iterable[Any], every: int) -> list[Any]:
 
     A plain tuple is a case of several parameters.
     """
+    listed = list(cases)
+    if not Extent.whole:
+        return listed[::every]
     return [
         case if at % every == 0 else thorough(*(case if type(case) is tuple else (case,)))
-        for at, case in enumerate(cases)
+        for at, case in enumerate(listed)
     ]
+
+
+def _thorough(cases: Iterable[Any], *, whole: bool) -> list[Any]:
+    """Return the cases as thorough ones; where only others run, collecting them takes long."""
+    return [thorough(case) for case in cases] if whole else []
 
 
 def examples(count: int) -> settings:

@@ -108,6 +108,7 @@ def test_the_meshes_are_all_products_of_three_powers_of_two() -> None:
     assert {mesh["data"] * mesh["fsdp"] * mesh["tensor"] for mesh in meshes} == {2048}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names",
     [

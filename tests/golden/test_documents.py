@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import said
+from extent import sample
 from inputs import ALL_FIELDS
 from small_servers import small_result
 from unit.test_layering import ROWS
@@ -146,7 +147,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
+@pytest.mark.parametrize(("page", "command"), sample(sorted(set(commands())), 3))
 @pytest.mark.usefixtures("undrawn")
 def test_a_command_of_the_documents_runs(
     page: str, command: str, folder: Path, capsys: pytest.CaptureFixture[str]

@@ -46,6 +46,7 @@ def walked(section: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, 
     return names, capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("section", RUNNABLE)
 def test_a_block_runs_in_a_fresh_process(section: str) -> None:
     assert SECTIONS[section].count("import tpusim as ts") == 1, "one block in each section"

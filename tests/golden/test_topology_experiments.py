@@ -49,11 +49,13 @@ def test_the_revised_plan_is_faster_as_published(quick: pandas.Series) -> None:
     assert quick["shape"] == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.thorough
 def test_smaller_models_gain_more_from_the_revision(quick: pandas.Series) -> None:
     smallest, largest = ends()["first_to_best"]
     assert smallest > quick["first_to_best"] > largest > 1
 
 
+@pytest.mark.thorough
 def test_the_page_on_shapes_says_the_numbers_of_today(quick: pandas.Series) -> None:
     found = [quick["first_to_best"], quick["sharding"], quick["shape"], *ends()["first_to_best"]]
     assert bold("topology_512") == [f"{ratio:.2f}" for ratio in found]

@@ -30,6 +30,7 @@ def test_the_page_has_the_table_of_today(gains: dict[str, Any], page: str) -> No
     assert shown == [str(gain) for gain in gains.values()]
 
 
+@pytest.mark.thorough
 def test_the_answer_has_the_numbers_of_today(gains: dict[str, Any], page: str) -> None:
     for what in (
         "reads of 8 MiB",

@@ -91,6 +91,7 @@ def test_keys_that_the_guide_sets_exist() -> None:
     assert {key for section, key in paths if key not in FIELDS[section]} == set()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_guide_lists_the_files_of_a_report() -> None:
     section = GUIDE.split("## What is in the report?")[1]
     listed = set(re.findall(r"^\| `([\w.*]+)` \| ", section, re.M))

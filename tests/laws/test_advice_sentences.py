@@ -64,7 +64,7 @@ def simulated(seed: int, change: Change) -> PlanResult:
     return simulate(model, plan, change.pod, placement=change.placement)
 
 
-@pytest.mark.parametrize("seed", seeds(40, default=2))
+@pytest.mark.parametrize("seed", seeds(40, default=1))
 def test_each_sentence_is_what_a_simulation_says(seed: int) -> None:
     base, advice = advised(seed)
     changes = random.Random(seed).sample(advice.changes, min(MOST, len(advice.changes)))
@@ -84,7 +84,7 @@ def saved_by(base: PlanResult, again: PlanResult) -> float:
     return 1 - again.step_time_s / examples / base.step_time_s
 
 
-@pytest.mark.parametrize("seed", seeds(40, default=2))
+@pytest.mark.parametrize("seed", seeds(40, default=1))
 def test_each_proposal_is_what_a_simulation_says(seed: int) -> None:
     """All its settings together, and each change on top of those before it."""
     base, advice = advised(seed)
@@ -105,7 +105,7 @@ def test_each_proposal_is_what_a_simulation_says(seed: int) -> None:
             assert reached == pytest.approx(saved_by(base, found), abs=WITHIN), part
 
 
-@pytest.mark.parametrize("seed", seeds(40, default=2))
+@pytest.mark.parametrize("seed", seeds(40, default=1))
 def test_proposals_are_worth_their_effort(seed: int) -> None:
     """Each but the last fits, and one that takes more effort saves more."""
     base, advice = advised(seed)
@@ -122,7 +122,7 @@ def test_proposals_are_worth_their_effort(seed: int) -> None:
         saves = proposal.saves if taken < Effort.NUMERICS else saves
 
 
-@pytest.mark.parametrize("seed", seeds(40, default=2))
+@pytest.mark.parametrize("seed", seeds(40, default=1))
 def test_the_changes_of_a_kind_are_ranked(seed: int) -> None:
     """What fits is first, then what saves most; only the batch changes the training."""
     base, advice = advised(seed)
@@ -136,7 +136,7 @@ def test_the_changes_of_a_kind_are_ranked(seed: int) -> None:
         assert (change.pod == base.pod) == (change.kind is not ChangeKind.MACHINE)
 
 
-@pytest.mark.parametrize("seed", seeds(40, default=2))
+@pytest.mark.parametrize("seed", seeds(40, default=1))
 def test_links_that_are_faster_along_each_dimension_are_faster_links(seed: int) -> None:
     """One dimension after another, or all at once by the chip's own number."""
     model, plan, pod = run_of(seed)

@@ -34,7 +34,7 @@ def test_a_bound_stays_below_the_step_between_dies(seed: int) -> None:
 
 @pytest.mark.parametrize("name", FACTORS)
 def test_a_larger_factor_never_gives_a_shorter_step(name: str) -> None:
-    for number in (0, 2, 5, 8):
+    for number in (0, 5):
         model, plan = plan_of(number)
         steps = [
             simulate(model, plan, trial_of({name: factor}).pod(POD)).step_time_s
@@ -58,6 +58,7 @@ def test_a_collective_takes_its_factor_longer() -> None:
         assert longer[key] == pytest.approx(factor * seconds, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_hops_have_the_factor_too() -> None:
     model, plan = plan_of(0)
     pod = trial_of({"all-gather": 1.4, "reduce-scatter": 1.2}).pod(POD)

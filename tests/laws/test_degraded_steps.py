@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from extent import seeds
+from extent import seeds, thorough
 from test_any_plan import random_model, random_plan
 
 from tpusim.base import HardwareError, PlanError, TpusimError
@@ -56,7 +56,7 @@ def steps(seed: int) -> tuple[Transformer, Plan, dict[str, PlanResult]]:
         return model, plan, {"": healthy} | faulty
 
 
-@pytest.mark.parametrize("seed", seeds(60, default=6))
+@pytest.mark.parametrize("seed", seeds(60, default=2))
 def test_no_fault_gains_and_a_switch_costs_most(seed: int) -> None:
     _, _, found = steps(seed)
     healthy, link, switch = (found[name].timeline.total_ps for name in ("", *FAULTS))
@@ -67,7 +67,7 @@ def test_no_fault_gains_and_a_switch_costs_most(seed: int) -> None:
         assert sum(breakdown_ps(each.timeline).values()) == each.timeline.total_ps
 
 
-@pytest.mark.parametrize("seed", seeds(20, default=3))
+@pytest.mark.parametrize("seed", seeds(20, default=1))
 def test_the_bound_of_a_degraded_slice_is_below_its_step(seed: int) -> None:
     model, plan, found = steps(seed)
     pod = found["switch"].pod
@@ -81,7 +81,7 @@ def test_the_same_input_gives_the_same_bytes(seed: int) -> None:
     assert document(again) == document(found["switch"])
 
 
-@pytest.mark.parametrize("seed", seeds(20, default=3))
+@pytest.mark.parametrize("seed", seeds(20, default=1))
 def test_folded_is_unfolded(seed: int) -> None:
     model, plan, found = steps(seed)
     folded = found["switch"]
@@ -96,7 +96,7 @@ MODEL = Transformer(layers=4, embed=512, mlp=2048, heads=8, vocab=1024)
 
 
 @pytest.mark.parametrize("mesh", [{"data": 64}, {"fsdp": 16, "tensor": 4}])
-@pytest.mark.parametrize("dim", [0, 2])
+@pytest.mark.parametrize("dim", [0, thorough(2)])
 def test_messages_around_broken_links_take_as_long_as_flows(mesh: dict[str, int], dim: int) -> None:
     pod = degraded(Slice("v4", "4x4x4"), "switch", dim)
     plan = Plan(mesh=mesh, seq_len=128, global_batch=64)

@@ -4,6 +4,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from extent import sample
 from random_programs import Generator
 
 from tpusim.costs import CORE
@@ -11,6 +12,7 @@ from tpusim.engine import Record, Timeline, run
 from tpusim.program import Phase
 
 SEEDS = range(200)
+"""Seeds whose folds are counted; by default one in eight is tried on its own."""
 
 
 @cache
@@ -39,7 +41,7 @@ def levels(timeline: Timeline) -> list[tuple[int, int]]:
     )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", sample(SEEDS, 8))
 def test_folded_is_unfolded(seed: int) -> None:
     folded, unfolded = both(seed)
     assert folded.total_ps == unfolded.total_ps

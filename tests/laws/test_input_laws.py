@@ -4,7 +4,7 @@ import random
 from math import inf
 
 import pytest
-from extent import seeds
+from extent import seeds, thorough
 
 from tpusim.engine import HostLine, HostRun, HostStage, feed
 
@@ -140,13 +140,13 @@ def test_hosts_that_are_alike_are_one() -> None:
 def test_the_queue_of_poisson_arrivals(load: float) -> None:
     """M/D/1: `load^2 / 2 (1 - load)` wait on average (Pollaczek and Khinchine)."""
     stages = (HostStage("read", PS, variation=1.0), HostStage("decode", int(load * PS)))
-    found = feed([HostLine("host", stages, 1)], 0, 2000, seed=0, steps=300_000)
+    found = feed([HostLine("host", stages, 1)], 0, 2000, seed=0, steps=100_000)
     assert not found.steady
     assert found.uses[1].busy == pytest.approx(load, rel=0.02)
     assert found.uses[1].queue == pytest.approx(load**2 / 2 / (1 - load), rel=0.02)
 
 
-@pytest.mark.parametrize(("prefetch", "stages"), [(1, 3), (4, 3), (6, 2)])
+@pytest.mark.parametrize(("prefetch", "stages"), [thorough(1, 3), (4, 3), thorough(6, 2)])
 def test_the_throughput_of_tandem_queues(prefetch: int, stages: int) -> None:
     """n jobs in a circle of m exponential servers: `n / (n + m - 1)` each (Gordon and Newell)."""
     row = tuple(HostStage(f"stage {at}", PS, variation=1.0) for at in range(stages))

@@ -274,6 +274,7 @@ def test_tied_embeddings_exchange_their_gradient() -> None:
     assert [len(names) for names in sums] == [1, 0, 0, 1]
 
 
+@pytest.mark.thorough
 def test_all_files_of_a_report_are_written() -> None:
     found = piped("interleaved")
     files = render_files(found, found)

@@ -129,11 +129,11 @@ def part_trained(seed: int) -> tuple[Case, Plan]:
     return (model, plan, pod), plan.replace(**rng.choice(changes))
 
 
-@pytest.mark.parametrize("block", seeds(50, default=1))
+@pytest.mark.parametrize("block", seeds(200, default=1))
 def test_a_random_plan_that_trains_a_part_obeys_the_laws(block: int) -> None:
     """Frozen weights never make a step longer, and the bound stays below it."""
     ran = 0
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in range(5 * block, 5 * block + 5):
         try:
             (model, plan, pod), part = part_trained(seed)
             whole, found = simulate(model, plan, pod), simulate(model, part, pod)
@@ -145,7 +145,7 @@ def test_a_random_plan_that_trains_a_part_obeys_the_laws(block: int) -> None:
         if not part.adapters.rank:
             assert found.step_time_s <= whole.step_time_s, seed
             assert found.flops.model <= whole.flops.model, seed
-    assert ran > 5
+    assert ran
 
 
 @pytest.mark.parametrize("changes", [{"adapter_rank": 64}, {"trainable": ["wo", "*scale"]}])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from commands import compilers, run
+from extent import sample
 
 import tpusim as ts
 from tpusim.compiler import compile_apart
@@ -72,7 +73,7 @@ def test_a_dense_plan_does_the_work_of_its_program_and_is_written(
     assert "now read from the cache" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sample(CASES, 3))
 def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str) -> None:
     sizes, keys = CASES[name]
     made = ts.check(
@@ -86,11 +87,14 @@ def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str
 
 @pytest.mark.parametrize(
     ("pod", "mesh", "keys"),
-    [
-        (("v6e", "4x4"), {"fsdp": 16}, {"adapter_rank": 16, "microbatches": 2}),
-        (("v5e", "4x4"), {"fsdp": 4, "tensor": 4}, {"adapter_rank": 32}),
-        (("v5p", "2x2x4"), {"data": 4, "fsdp": 4}, {"trainable": ["wo", "*scale"]}),
-    ],
+    sample(
+        [
+            (("v6e", "4x4"), {"fsdp": 16}, {"adapter_rank": 16, "microbatches": 2}),
+            (("v5e", "4x4"), {"fsdp": 4, "tensor": 4}, {"adapter_rank": 32}),
+            (("v5p", "2x2x4"), {"data": 4, "fsdp": 4}, {"trainable": ["wo", "*scale"]}),
+        ],
+        3,
+    ),
 )
 def test_a_part_of_the_weights_is_trained_as_its_program_trains_it(
     pod: tuple[str, str], mesh: dict[str, int], keys: dict[str, Any]
@@ -112,12 +116,15 @@ def test_a_part_of_the_weights_is_trained_as_its_program_trains_it(
 
 @pytest.mark.parametrize(
     ("pod", "mesh", "sizes"),
-    [
-        (("v5p", "2x2x4"), {"fsdp": 16}, {"heads": 16}),
-        (("v6e", "4x4"), {"fsdp": 16}, {}),
-        (("v5e", "4x4"), {"fsdp": 4, "tensor": 4}, {}),
-        (("v5p", "2x2x4"), {"fsdp": 16}, {"experts": 16, "experts_per_token": 2, "mlp": 1024}),
-    ],
+    sample(
+        [
+            (("v5p", "2x2x4"), {"fsdp": 16}, {"heads": 16}),
+            (("v6e", "4x4"), {"fsdp": 16}, {}),
+            (("v5e", "4x4"), {"fsdp": 4, "tensor": 4}, {}),
+            (("v5p", "2x2x4"), {"fsdp": 16}, {"experts": 16, "experts_per_token": 2, "mlp": 1024}),
+        ],
+        4,
+    ),
 )
 def test_muon_multiplies_and_moves_what_its_program_does(
     pod: tuple[str, str], mesh: dict[str, int], sizes: dict[str, int]
@@ -152,7 +159,7 @@ def test_sorted_experts_exchange_the_rows_that_are_sent() -> None:
     assert compiled == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", sample([1, 2], 2))
 def test_a_circular_pipeline_does_the_work_of_its_program(rounds: int) -> None:
     keys = {"mesh": {"stage": 4, "fsdp": 4}, "microbatches": 8, "schedule": "circular"}
     made = ts.check(
@@ -214,7 +221,7 @@ def test_the_compiler_is_told_of_a_plan_without_collective_matmuls() -> None:
     assert all(each.comparison.same_mode_share > 0.9 for each in made)
 
 
-@pytest.mark.parametrize("remat", ["full", "none"])
+@pytest.mark.parametrize("remat", sample(["full", "none"], 2))
 def test_layers_without_a_scan_take_the_time_of_their_plan(remat: str) -> None:
     """Without a checkpoint the compiler chooses what is kept: a third less time than JAX's choice.
 

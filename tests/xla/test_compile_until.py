@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import compilers
+from extent import sample
 
 import tpusim as ts
 from tpusim.base import CompileError
@@ -78,10 +79,13 @@ def check_equal(part: Compiled, whole: Compiled) -> None:
 
 @pytest.mark.parametrize(
     ("slice_", "mesh"),
-    [
-        ("v5p:2x2x2", {"fsdp": 4, "tensor": 2}),
-        ("v5e:2x2 x 2", {"dcn_data": 2, "fsdp": 4}),
-    ],
+    sample(
+        [
+            ("v5p:2x2x2", {"fsdp": 4, "tensor": 2}),
+            ("v5e:2x2 x 2", {"dcn_data": 2, "fsdp": 4}),
+        ],
+        2,
+    ),
 )
 def test_step_memory_flops_and_collectives_are_those_of_the_whole(slice_: str, mesh: dict) -> None:
     part = compiled(slice_, mesh, until="schedule")

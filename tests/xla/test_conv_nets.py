@@ -7,6 +7,7 @@ from math import prod
 
 import pytest
 from conv_nets import ConvNet, conv_plan, conv_program
+from extent import thorough
 
 import tpusim as ts
 from tpusim.program import Collective, CollectiveKind, Mode, Program, walk_ops
@@ -91,7 +92,7 @@ def compiled(net: ConvNet, mesh: dict[str, int], pod: str) -> str:
     return made.data if isinstance(made.data, str) else made.data.decode()
 
 
-@pytest.mark.parametrize("pod", ["v5e:2x4", "v4:2x2x2", "v6e:2x4"])
+@pytest.mark.parametrize("pod", ["v5e:2x4", thorough("v4:2x2x2"), thorough("v6e:2x4")])
 @pytest.mark.parametrize("make", [residual, mixed, uneven, transposed])
 def test_as_many_permutes_of_as_many_bytes(make, pod: str) -> None:
     net, mesh = make(), {"data": 2, "space": 4}

@@ -8,9 +8,9 @@ leaves next to none. Observed in programs of libtpu 0.0.42.1 for v2 to 7x: `docs
 how near it comes.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable
-from math import inf
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 ALIGNMENT = 512
@@ -27,20 +27,64 @@ class HeapBuffer(NamedTuple):
 
 def packed_bytes(buffers: Iterable[HeapBuffer]) -> int:
     """Return how far up the heap of these buffers reaches, in bytes."""
-    taken: list[tuple[int, int, int]] = []
-    top = now = 0
-    too_much = inf  # no gap holds as much, until buffers end
+    heap, top = _Heap(), 0
+    alive: list[tuple[int, int, int]] = []  # the last instruction, the start and the end of each
     for start, end, nbytes in sorted(buffers, key=lambda each: each[:2]):
-        if start > now:
-            now = start
-            taken = [chunk for chunk in taken if chunk[2] >= now]
-            too_much = inf
-        size, end_of_all = _aligned(nbytes), taken[-1][1] if taken else 0
-        low = end_of_all if size >= too_much else _smallest_gap(taken, size)
-        too_much = min(too_much, size) if low == end_of_all else too_much
-        insort(taken, (low, low + size, end))
-        top = max(top, low + size)
+        while alive and alive[0][0] < start:
+            heap.free(*heappop(alive)[1:])
+        if size := _aligned(nbytes):
+            low = heap.take(size)
+            heappush(alive, (end, low, low + size))
+            top = max(top, low + size)
     return top
+
+
+class _Heap:
+    """The gaps of a heap below its highest chunk, by size and by where they start and end."""
+
+    def __init__(self) -> None:
+        self._end = 0
+        self._by_size: list[tuple[int, int]] = []
+        self._end_from: dict[int, int] = {}
+        self._start_up_to: dict[int, int] = {}
+
+    def take(self, size: int) -> int:
+        """Take the start of the smallest gap that holds so much, the lowest of equal ones."""
+        at = bisect_left(self._by_size, (size, 0))
+        if at == len(self._by_size):
+            low, self._end = self._end, self._end + size
+            return low
+        gap, low = self._by_size.pop(at)
+        self._remove(low, low + gap)
+        if gap > size:
+            self._add(low + size, low + gap)
+        return low
+
+    def free(self, low: int, high: int) -> None:
+        """Free a chunk, whose space joins the gaps beside it or what is above them all."""
+        if low in self._start_up_to:
+            below = self._start_up_to[low]
+            self._drop(below, low)
+            low = below
+        if high in self._end_from:
+            above = self._end_from[high]
+            self._drop(high, above)
+            high = above
+        if high == self._end:
+            self._end = low
+        else:
+            self._add(low, high)
+
+    def _add(self, low: int, high: int) -> None:
+        self._end_from[low], self._start_up_to[high] = high, low
+        insort(self._by_size, (high - low, low))
+
+    def _drop(self, low: int, high: int) -> None:
+        self._remove(low, high)
+        del self._by_size[bisect_left(self._by_size, (high - low, low))]
+
+    def _remove(self, low: int, high: int) -> None:
+        del self._end_from[low], self._start_up_to[high]
 
 
 def largest_first_bytes(buffers: Iterable[HeapBuffer]) -> int:

@@ -88,6 +88,7 @@ def test_runs_become_factors_and_every_result_says_so(
     assert document["factors"]["matmul"]["value"] > 1
 
 
+@pytest.mark.thorough
 def test_the_range_narrows_near_what_was_measured(slow: list[Path]) -> None:
     given = ts.read_run(slow[1])
     found = ts.calibrate(slow)
@@ -118,6 +119,7 @@ def test_a_profile_becomes_factors(tmp_path: Path) -> None:
     assert ts.calibrate([ts.read_profile(path)], pod="v5p:2x2x1").factors == found.factors
 
 
+@pytest.mark.thorough
 def test_a_slow_step_changes_no_factor(tmp_path: Path) -> None:
     compiled = load(PROGRAM)
     result = ts.simulate(compiled, pod=ts.Slice("v5p", "2x2x1"))
@@ -162,6 +164,7 @@ def test_no_note_is_of_a_factor_that_hardly_counts() -> None:
     assert not any("gather" in note for note in found.notes)
 
 
+@pytest.mark.thorough
 def test_a_factor_is_no_more_than_a_file_may_have(tmp_path: Path) -> None:
     path = run_file(tmp_path / "run.toml")
     found = ts.calibrate([ts.read_run(run_file(path, 90 * predicted(path)))] * 12)
@@ -178,6 +181,7 @@ def test_a_step_of_another_unit_is_refused(factor: float, tmp_path: Path) -> Non
         ts.calibrate(path)
 
 
+@pytest.mark.thorough
 def test_a_calibration_lies_beside_its_runs(slow: list[Path]) -> None:
     folder = slow[0].parent
     before = ts.calibrate(folder)

@@ -49,6 +49,7 @@ def test_quick_advice_tries_single_changes_only(
     assert "changes that leave the training as it is" in out
 
 
+@pytest.mark.thorough
 def test_a_printed_key_is_a_setting(
     path: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:

@@ -160,6 +160,7 @@ def test_a_full_disk_is_a_sentence() -> None:
 FIGURES = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
 
 
+@pytest.mark.thorough
 def test_the_same_run_gives_the_same_report(tmp_path: Path) -> None:
     """To the byte, under two hash seeds."""
     folders = {"1": tmp_path / "one", "2": tmp_path / "two"}

@@ -123,6 +123,7 @@ def test_slices_come_from_generations(path: str, capsys: pytest.CaptureFixture[s
     assert "on 2 slices" in said(["search", path, "--count", *two, *axes], capsys)[1]
 
 
+@pytest.mark.thorough
 def test_a_front_and_a_local_search(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     both = ["--set", "search.objective=['step_time', 'cost']"]
     out = said(["search", path, *ALONE, *both], capsys)[1]

@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 from commands import SMALL, run, said
+from extent import thorough
 from inputs import SLOT_SCHEDULES
 
 import tpusim as ts
@@ -65,7 +66,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [60, thorough(80), thorough(120)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_answer_fits_the_terminal(
     command: str,

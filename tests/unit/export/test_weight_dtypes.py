@@ -50,6 +50,7 @@ def test_quantised_matmuls_are_off_by_no_more_than_the_rounding_of_their_operand
     assert min(parts) > 0.01  # exact results are of another dtype
 
 
+@pytest.mark.thorough
 def test_gradients_leave_their_matmuls_in_the_dtype_of_their_reduction(tmp_path: Path) -> None:
     keys = BF16 | {"gather_dtype": "f32", "reduce_dtype": "f32"}
     found = said(MULTIPLY, written(tmp_path, **keys))

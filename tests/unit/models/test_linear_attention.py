@@ -4,6 +4,7 @@ from math import prod
 from typing import Any
 
 import pytest
+from extent import thorough
 from plans import calcs, flat, lowered_forward, partitioned_of, plan_of, small
 
 import tpusim as ts
@@ -131,7 +132,7 @@ def test_heads_and_sequences_divide_and_tokens_do_not() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"fsdp": 4, "tensor": 2}, {"fsdp": 4, "context": 2}])
-@pytest.mark.parametrize("remat", ["full", "none"])
+@pytest.mark.parametrize("remat", ["full", thorough("none")])
 def test_the_bound_is_below_the_step(kind: str, mesh: dict[str, int], remat: str) -> None:
     plan = plan_of(mesh, seq_len=SEQ, remat=remat)
     model = hybrid(linear=kind, experts=4, experts_per_token=2)

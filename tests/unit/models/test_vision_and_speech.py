@@ -1,6 +1,7 @@
 """Vision transformers, mixers, two towers and Conformers: published counts, FLOPs and faults."""
 
 import pytest
+from extent import thorough
 
 import tpusim as ts
 from tpusim.base import ModelError, PlanError
@@ -144,7 +145,7 @@ MESHES = ({"data": 16}, {"fsdp": 16}, {"fsdp": 4, "tensor": 4}, {"data": 2, "fsd
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("remat", ["full", "minimal", "none"])
+@pytest.mark.parametrize("remat", ["full", thorough("minimal"), thorough("none")])
 def test_meshes_run_and_flops_are_conserved(name: str, remat: str) -> None:
     """What is executed is the model's, what is done again, and what several devices do alike."""
     model = MODELS[name]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -43,9 +45,11 @@ def lines_of(script: str, out: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_files_without_the_page_load_and_simulate_nothing_of_it(tmp_path: Path) -> None:
     assert lines_of(SCRIPT, tmp_path / "out") == ["[]", "False"]
 
 
+@pytest.mark.thorough
 def test_a_whole_report_loads_nothing_of_other_reports(tmp_path: Path) -> None:
     assert lines_of(WHOLE, tmp_path / "out") == ["[]"]

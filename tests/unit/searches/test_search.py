@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from extent import sample
+from extent import sample, thorough
 
 from tpusim.base import PlanError, TpusimError
 from tpusim.hardware import Slice
@@ -72,7 +72,7 @@ def test_a_search_is_an_exhaustive_sweep(slices: str, number: int) -> None:
     assert best.values[0] == pytest.approx(min(each for _, each in every), rel=1e-12)
 
 
-@pytest.mark.parametrize("number", [0, 4])
+@pytest.mark.parametrize("number", [0, thorough(4)])
 def test_a_search_beside_hosts_is_an_exhaustive_sweep(number: int) -> None:
     """Some plans wait for their hosts and others do not, and two slices have other hosts."""
     space = small_space("two", number)
@@ -117,6 +117,7 @@ def test_an_interrupted_search_has_a_gap() -> None:
     assert found.gap == found.best[0].values[0] / found.possible - 1
 
 
+@pytest.mark.thorough
 def test_two_processes_find_what_one_does() -> None:
     space = small_space("two", 1)
     one, two = (search(MODEL, space, "cost", top=3, workers=count) for count in (1, 2))
@@ -124,6 +125,7 @@ def test_two_processes_find_what_one_does() -> None:
     assert two.proved
 
 
+@pytest.mark.thorough
 def test_a_local_search_says_that_it_proves_nothing_and_finds_a_local_best() -> None:
     space = small_space("two", 1)
     proved = search(MODEL, space, workers=1).best[0]

@@ -47,6 +47,7 @@ def test_a_mistake_in_a_run_file_is_one_sentence(tmp_path: Path, broken: str, me
         read_run(broken_file(tmp_path, broken))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_result_says_what_is_broken(tmp_path: Path) -> None:
     found = simulate(small(), plan_of({"fsdp": 16, "tensor": 4}, global_batch=64), POD)
     assert "v4:4x4x4, broken: switch x at 1,2" in str(found)

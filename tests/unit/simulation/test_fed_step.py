@@ -201,6 +201,7 @@ def test_seconds_of_the_plan_and_a_pipeline_are_one_too_many() -> None:
         fed(PLAN.replace(input_s=1.0))
 
 
+@pytest.mark.thorough
 def test_advice_keeps_the_input() -> None:
     """No faster machine makes a starved step shorter."""
     changes = fed(workers=4).advice(quick=True).changes
@@ -220,6 +221,7 @@ def test_advice_on_a_starved_step_names_what_feeds_it() -> None:
     assert more.saves > 0.1
 
 
+@pytest.mark.thorough
 def test_advice_on_reads_and_the_batch_is_simulated() -> None:
     """Reads whose first byte takes 50 ms: 4 times the bytes are nearly 4 times as fast, twice the
     reads in flight twice; and twice the batch is starved as long for each example."""

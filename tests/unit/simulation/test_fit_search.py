@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import said
+from extent import thorough
 from plans import plan_of, small
 
 import tpusim as ts
@@ -92,6 +93,7 @@ def test_offloading_needs_room_on_the_hosts() -> None:
         assert not any("offload" in text for text in way.settings)
 
 
+@pytest.mark.thorough
 def test_where_nothing_fits_the_reason_is_given() -> None:
     result = tight(simulate(small(), plan_of({"fsdp": 16}, global_batch=16), "v5e-16"), 0.01)
     ways = ways_of(result)
@@ -109,7 +111,7 @@ def test_a_given_placement_stays_or_is_given_again() -> None:
         assert again.step_time_s == way.step_time_s
 
 
-@pytest.mark.parametrize("remat", ["full", "none"])
+@pytest.mark.parametrize("remat", [thorough("full"), "none"])
 def test_the_search_ends_after_a_few_seconds(remat: str) -> None:
     """The layers of gemma2-27b have many operations; the bound is that of a busy machine."""
     plan = ts.Plan(mesh={"fsdp": 16}, seq_len=8192, global_batch=256, remat=remat)
@@ -127,6 +129,7 @@ def test_the_reason_names_what_needs_least_and_the_largest_slice() -> None:
     assert str(ways).startswith(f"to fit      none of {ways.tried} plans")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unadvised")
 def test_json_of_a_run_has_its_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And the settings of the first, on the command line, give its numbers."""

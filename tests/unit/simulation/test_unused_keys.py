@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from accounts import unused_keys, unused_model_keys
+from extent import sample
 from plans import plan_of, small
 
 import tpusim as ts
@@ -84,7 +85,7 @@ OTHERS: list[tuple[str, str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "key", "value", "note"), OTHERS)
+@pytest.mark.parametrize(("name", "key", "value", "note"), sample(OTHERS, 4))
 def test_keys_of_language_models_are_noted_on_others(
     name: str, key: str, value: Any, note: str
 ) -> None:

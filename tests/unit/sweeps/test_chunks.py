@@ -134,6 +134,7 @@ def test_a_process_of_this_machine_that_is_killed_is_a_sentence() -> None:
         list(run_chunks(os._exit, [(0, 1), (1, 1)], 2))
 
 
+@pytest.mark.thorough
 def test_a_sweep_goes_on_after_kill_9(tmp_path: Path) -> None:
     """Killed once it has written some parts; the second run keeps them and makes the rest."""
     batches = [32 * count for count in range(1, 81)]

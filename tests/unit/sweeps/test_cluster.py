@@ -65,6 +65,7 @@ def running(
             process.wait()
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_costs_its_chunk_only(tmp_path: Path) -> None:
     """Of two workers one is killed once a few chunks are done: the same table, no plan missing."""
     given = space(vary={"global_batch": BATCHES})
@@ -88,6 +89,7 @@ def test_a_killed_worker_costs_its_chunk_only(tmp_path: Path) -> None:
     assert len(seen) > 10
 
 
+@pytest.mark.thorough
 def test_a_killed_scheduler_is_a_sentence_and_the_sweep_goes_on_later(tmp_path: Path) -> None:
     given, out, seen = space(vary={"global_batch": BATCHES}), tmp_path / "out", list[int]()
     with running(tmp_path, 1) as (address, _, scheduler):
