@@ -149,12 +149,6 @@ def _ordered_moves(starts: Chips, ends: Chips, topology: Topology) -> Chips:
     return np.where(half & (starts % 2 == 1), -moves, moves)
 
 
-def hop_counts(ways: Ways, out: LinkSet, topology: Topology) -> NDArray[np.float64]:
-    """Return the hops of each route; infinite for one over a link that is out."""
-    lost = np.isin(ways, list(out)).any(axis=-1)
-    return np.where(lost, np.inf, (ways < link_count(topology)).sum(axis=-1))
-
-
 def aside(starts: Chips, ends: Chips, out: LinkSet, topology: Topology) -> Ways:
     """Return a route around broken links for each pair, the same in each collective.
 
@@ -163,7 +157,8 @@ def aside(starts: Chips, ends: Chips, out: LinkSet, topology: Topology) -> Ways:
     the way round each broken link on its route, one after another.
     """
     ways = wild_first_ways(starts, ends, topology)
-    cost = hop_counts(ways, out, topology)
+    lost = np.isin(ways, list(out)).any(axis=-1)
+    cost = np.where(lost, np.inf, (ways < link_count(topology)).sum(axis=-1))
     for number, prefix in enumerate(prefixes(len(topology.dims))):
         for place, (dim, sign) in enumerate(prefix):
             towards = (starts[:, dim] != ends[:, dim]) & (place == 0)

@@ -58,8 +58,7 @@ def _wall_over_useful(setup: FailureSetup, mttf: float, whole: float) -> float:
 def _kept(kind: FailureKind, setup: FailureSetup, mttf: float, whole: float) -> float:
     """Return the mean useful seconds of a stretch that its failure leaves."""
     times, recovery = setup.times, setup.recovery
-    gone = kind.loss is Loss.UNIT or kind.replaced
-    copied = bool(times.copy_every) and not (gone and recovery.peer_ps is None)
+    copied = bool(times.copy_every) and not (kind.swaps and recovery.peer_ps is None)
     over_useful = _loop_over_steps(times)
     if not times.save_every:
         interval, delay = whole, 0.0
@@ -86,10 +85,9 @@ def _restart_ps(kind: FailureKind, setup: FailureSetup) -> float:
     recovery, times = setup.recovery, setup.times
     found = (1 - kind.hang_share) * kind.detection_ps + kind.hang_share * kind.hang_ps
     found += sum(length for _, length in recovery.again)
-    gone = kind.loss is Loss.UNIT or kind.replaced
-    if gone:
+    if kind.swaps:
         found += recovery.replace_ps
-    copy = recovery.peer_ps if gone else recovery.recall_ps
+    copy = recovery.peer_ps if kind.swaps else recovery.recall_ps
     copied = bool(times.copy_every) and copy is not None
     return found + (copy or 0 if copied else recovery.restore_ps)
 
