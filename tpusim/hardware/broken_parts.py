@@ -19,7 +19,7 @@ from tpusim.base.errors import HardwareError
 from tpusim.hardware.catalogue import catalogue_rules
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.part_tables import (
-    Parts,
+    MachineParts,
     PlaceReader,
     Reader,
     chip_words,
@@ -87,7 +87,7 @@ class BrokenSwitch:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenParts(Parts):
+class BrokenParts(MachineParts):
     """The broken parts of a machine that keeps running."""
 
     NAME: ClassVar = "broken"

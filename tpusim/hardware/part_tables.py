@@ -23,7 +23,7 @@ Reader: TypeAlias = Callable[[str, Any], Any]
 """Reads a value of a part from where it is written and what is there."""
 
 
-class Parts:
+class MachineParts:
     """Parts of a machine: a dataclass with a tuple of parts for each list of its table.
 
     NAME: of the key that the table is under, such as `slow`.

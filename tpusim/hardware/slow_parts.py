@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from tpusim.base.errors import HardwareError
 from tpusim.base.value_checks import is_number
 from tpusim.hardware.chip_fields import Dims
-from tpusim.hardware.part_tables import Parts, PlaceReader, Reader, chip_words
+from tpusim.hardware.part_tables import MachineParts, PlaceReader, Reader, chip_words
 from tpusim.hardware.topology import Topology
 
 
@@ -72,7 +72,7 @@ class SlowSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowParts(Parts):
+class SlowParts(MachineParts):
     """The slow parts of a machine; a slow chip of a slow slice has the product of both shares."""
 
     NAME: ClassVar = "slow"
