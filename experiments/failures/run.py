@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import tpusim as ts
 from tpusim.failures import Failures, mean_time_to_failure, units_of
 from tpusim.training import Checkpoints, TrainingResult, TrainingRun, run_setup, train_step
-from tpusim.training.expected_run import restart_seconds
+from tpusim.training.expected_run import expected_ettr, restart_seconds
 
 DAY = 86400.0
 NODE = ts.Slice("v5e", "2x4")
@@ -82,19 +82,6 @@ def ettr_runs() -> Iterator[Point]:
         every = interval or best_interval(write, DAY / per_day)
         form = expected_ettr(per_day / DAY, restart, every, write)
         yield value(f"ETTR, {name}", form, ettr(per_day, restart, every, write), "%")
-
-
-def expected_ettr(rate: float, restart: float, interval: float, stop: float) -> float:
-    """Return the expected ratio of useful to wall time where little is lost (E[ETTR]).
-
-    rate: failures of the whole job per second.
-    restart: seconds until steps run again.
-    interval: seconds between checkpoints.
-    stop: for which each stops the steps.
-
-    Source: Kokolis et al., arXiv:2410.21680, `(1 - N r (u0 + dt / 2)) / (1 + w / dt)`.
-    """
-    return (1 - rate * (restart + interval / 2)) / (1 + stop / interval)
 
 
 def best_interval(stop: float, mttf: float) -> float:

@@ -14,8 +14,9 @@ from twins import compared
 
 import tpusim as ts
 from tpusim.base import format_seconds
-from tpusim.report import write_check
+from tpusim.report import write_check, write_training
 from tpusim.results import Result
+from tpusim.training import duration, failure_advice, train_step
 
 pytestmark = pytest.mark.browser
 SECTIONS = [
@@ -155,4 +156,30 @@ def test_a_replay_against_its_plan(browser: Any, tmp_path: Path, kind: str, widt
     assert at.page.evaluate("document.documentElement.scrollWidth") <= width
     for section in ("headline", "time", "differences", "memory", "collectives"):
         assert at.page.locator(f"#{section}").is_visible(), section
+    at.page.close()
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_training_run(browser: Any, tmp_path: Path, fails: bool, width: int, scheme: str) -> None:
+    step = result("experts")
+    assert isinstance(step, ts.PlanResult)
+    failures = {"runs": 20, "causes": {"job": 4, "machine": 0.1}, "spares": 0} if fails else None
+    run = ts.TrainingRun(
+        steps=500_000, checkpoints=ts.Checkpoints(every=5000), failures=failures,
+        stragglers={"pauses": {"per_hour": 2, "seconds": 0.5}, "runs": 5},
+    )  # fmt: skip
+    found = train_step(step, run)
+    write_training(found, tmp_path, advice=failure_advice(found) if fails else None)
+    at = Opened(browser, tmp_path / "report.html", width, color_scheme=scheme)
+    assert len(at.requests) == 1
+    assert at.said == []
+    failing = ("forms", "advice") if fails else ()
+    for section in ("headline", "life", "losses", *failing, "stragglers", "step", "plan"):
+        assert at.page.locator(f"#{section}").is_visible(), section
+    assert f"How long does it take?\n{duration(found.wall_s.value)}\n" in at.text("#headline")
+    assert at.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert min(at.images()) >= 600
+    assert len(at.images()) == 1 + fails
     at.page.close()

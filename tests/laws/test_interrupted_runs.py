@@ -10,7 +10,7 @@ from failing_runs import Walk, draws, random_run
 from tpusim.engine.failure_queue import FailureKind, Loss
 from tpusim.engine.interrupted_run import InterruptedRun, Loops, Outcome, Recovery
 from tpusim.engine.training_loop import Activity, LoopTimes, run_training
-from tpusim.training.expected_run import expected_seconds, units_away
+from tpusim.training.expected_run import expected_ettr, expected_seconds, units_away
 from tpusim.training.failure_setup import FailureSetup
 from tpusim.training.failure_survey import simulate_run
 from tpusim.training.save_interval import daly_interval, young_interval
@@ -114,7 +114,7 @@ def test_random_runs_have_the_expected_length(changes: dict[str, object], bound:
 def test_small_losses_are_those_of_the_ettr() -> None:
     of = setup(every=60, restart=30, mttf=6000)
     ettr = of.times.steps * of.times.step_ps / S / mean_seconds(of, 200)
-    assert ettr == pytest.approx(1 - (30 + 60 / 2) / 6000, abs=0.002)
+    assert ettr == pytest.approx(expected_ettr(1 / 6000, 30, 60), abs=0.002)
 
 
 def best_interval(stop: float, mttf: float) -> float:

@@ -133,7 +133,8 @@ def train(
     runs: Annotated[
         list[str], argument("RUN.toml", "Runs with a section [train]; several compare.")
     ],
-    out: Annotated[str | None, option("--out", "DIR", "Also write JSON and figure there.")] = None,
+    out: ReportFolder = None,
+    html: PageOption = True,
     settings: RunSettings = None,
     advise: Annotated[
         bool, option("--advise", None, "Simulate what would help a run with failures.")
@@ -142,12 +143,9 @@ def train(
     quiet: Quiet = False,
 ) -> str:
     """Simulate a training run: start-up, steps, checkpoints, failures, time and cost."""
-    from tpusim.cli.train_command import (
-        advised,
-        training_results,
-        training_table,
-        write_training,
-    )
+    from tpusim.cli.train_command import advised, training_results, training_table
+    from tpusim.report import write_training
+    from tpusim.report.training_files import training_json, training_text
 
     if out is not None and len(runs) > 1:
         raise PlanError(f"--out is for one run, and {len(runs)} are given; give one of them")
@@ -155,15 +153,13 @@ def train(
     found = list(training_results(runs, settings or (), quiet=quiet))
     first = found[0][1]
     advice = advised(found) if advise else None
-    if as_json:
+    if len(found) > 1:
         facts = [result.facts() for _, result in found]
-        if advice is not None:
-            facts[0]["advice"] = advice.facts()
-        answer = json_text(facts[0] if len(facts) == 1 else facts)
+        answer = json_text(facts) if as_json else training_table(found)
     else:
-        answer = str(first) if len(found) == 1 else training_table(found)
-        answer += "" if advice is None else f"\n\n{advice}"
-    text = with_files(answer, folder, partial(write_training, first), as_json=as_json)
+        answer = training_json(first, advice) if as_json else training_text(first, advice)
+    write = partial(write_training, first, advice=advice, html=html)
+    text = with_files(answer, folder, write, as_json=as_json)
     return printed(text, as_json=as_json, quiet=quiet)
 
 

@@ -1,15 +1,11 @@
-"""The training runs of `tpusim train`: their results, table and files."""
+"""The training runs of `tpusim train`: their results, table and advice."""
 
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from tpusim.base.errors import PlanError, blame
-from tpusim.base.json_text import json_text
 from tpusim.base.plain_text import visible
-from tpusim.base.text_files import write_files
 from tpusim.base.text_table import wrapped_table
-from tpusim.report import plot_run_life, plot_training, run_life_data, training_data
 from tpusim.runfile import read_one_plan
 from tpusim.training import RunAdvice, TrainingResult, duration, failure_advice, train
 
@@ -58,21 +54,3 @@ def advised(found: Sequence[tuple[str, TrainingResult]]) -> RunAdvice:
     if len(found) > 1:
         raise PlanError(f"--advise is for one run, and {len(found)} are given; give one of them")
     return failure_advice(found[0][1])
-
-
-def write_training(result: TrainingResult, folder: Path) -> None:
-    """Write `training.txt`, `.json`, `.png` and `.svg` into `folder`; with failures their figure.
-
-    Raise FileError if it cannot be written.
-    """
-    from tpusim.report.figures.render import figure_files
-
-    curves = training_data(result)
-    files = {
-        "training.txt": f"{result}\n".encode(),
-        "training.json": f"{json_text(result.facts())}\n".encode(),
-    } | figure_files("training", lambda: plot_training(curves), curves.title)
-    if result.failures is not None:
-        life = run_life_data(result)
-        files |= figure_files("failures", lambda: plot_run_life(life), life.title)
-    write_files(folder, files)

@@ -25,6 +25,8 @@ from .figures.roofline import plot_roofline as plot_roofline
 from .figures.roofline import roofline_data as roofline_data
 from .figures.run_life import plot_run_life as plot_run_life
 from .figures.run_life import run_life_data as run_life_data
+from .figures.save_interval import interval_data as interval_data
+from .figures.save_interval import plot_interval as plot_interval
 from .figures.scaling import plot_scaling as plot_scaling
 from .figures.scaling import scaling_data as scaling_data
 from .figures.serving_load import load_data as load_data
@@ -57,3 +59,4 @@ from .result_json import document as document
 from .server_trace import serving_trace as serving_trace
 from .serving_files import write_serving as write_serving
 from .step_trace import trace as trace
+from .training_files import write_training as write_training

@@ -16,6 +16,9 @@ from tpusim.training.run import Checkpoints as Checkpoints
 from tpusim.training.run import Evaluations as Evaluations
 from tpusim.training.run import TrainingRun as TrainingRun
 from tpusim.training.run import steps_of as steps_of
+from tpusim.training.save_interval import SaveInterval as SaveInterval
+from tpusim.training.save_interval import expected_by_interval as expected_by_interval
+from tpusim.training.save_interval import save_interval as save_interval
 from tpusim.training.straggler_survey import StragglerSurvey as StragglerSurvey
 from tpusim.training.stragglers import HostPauses as HostPauses
 from tpusim.training.stragglers import SlowChips as SlowChips

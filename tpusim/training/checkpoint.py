@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from tpusim.base.errors import PlanError
-from tpusim.base.units import format_bytes
+from tpusim.base.units import format_bytes, format_rate, format_seconds
 from tpusim.partition import DTYPE_BYTES
 from tpusim.pipeline.planned_step import planned_graph
 from tpusim.program import Program, Transfer, TransferKind
@@ -49,6 +49,16 @@ class CheckpointCost:
     write_s: float
     bound: str
     exchange_s: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """Bytes, writers, times and bound, as they are printed."""
+        writers = f"{self.writers} host{'s' * (self.writers > 1)}"
+        rate = format_rate(self.total_bytes / self.write_s, "B/s") if self.write_s else "no time"
+        return (
+            f"{format_bytes(self.total_bytes)} by {writers}: {format_seconds(self.copy_s)} to the "
+            f"hosts, {format_seconds(self.write_s)} to the storage ({rate}, bound: {self.bound})"
+        )
 
     @property
     def seconds(self) -> float:

@@ -29,6 +29,32 @@ def expected_seconds(setup: FailureSetup) -> float:
     return start + useful * _slower(setup) * _wall_over_useful(setup, setup.mttf_s, useful)
 
 
+def expected_ettr(rate: float, restart: float, interval: float, stop: float = 0.0) -> float:
+    """Return the expected ratio of useful to wall time where little is lost (E[ETTR]).
+
+    rate: failures of the whole job per unit of time.
+    restart: until steps run again.
+    interval: time between checkpoints.
+    stop: for which each stops the steps.
+
+    Source: Kokolis et al., arXiv:2410.21680, `(1 - N r (u0 + dt / 2)) / (1 + w / dt)`.
+    """
+    lost = rate * (restart + interval / 2)
+    return max(0.0, 1 - lost) / (1 + stop / interval)
+
+
+def ettr(setup: FailureSetup) -> float | None:
+    """Return the expected ratio of useful to wall time (`expected_ettr`).
+
+    None without failures, and for other runs than those with one tier of checkpoints.
+    """
+    times = setup.times
+    if setup.mttf_s is None or not times.save_every or times.copy_every:
+        return None
+    interval, stop = times.save_every * times.step_ps * PICO, times.stop_ps * PICO
+    return expected_ettr(1 / setup.mttf_s, restart_seconds(setup), interval, stop)
+
+
 def _loop_over_steps(times: LoopTimes) -> float:
     """Return the time of the loop over that of its steps: evaluations, checkpoints and copies."""
     extra = times.evaluation_ps / times.evaluate_every if times.evaluate_every else 0.0

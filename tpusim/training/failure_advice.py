@@ -1,7 +1,7 @@
 """Advice on a run with failures: single changes of it, each simulated, by what they save."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
+from tpusim.base.toml_text import toml
 from tpusim.failures import Failures
 from tpusim.results import PICO, PlanResult
 from tpusim.training.checkpoint import checkpoint_cost
@@ -31,24 +32,37 @@ LEAST_WAIT = 0.001
 LEAST_GAIN = 5e-4
 """Share of the wall time below which a change is left out."""
 
+ADVICE_HEADS = ("change", "wall time", "shorter", "USD")
+NO_CHANGE = "no single change that was tried shortens the run"
+
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
     """A change of a run with failures.
 
     settings: keys of the run file and their values.
-    mean_s: mean wall seconds of the random runs with it.
+    wall_s: wall seconds of each random run with it.
     cost_usd: mean USD of a run; None where the chip has no price.
     """
 
     settings: Mapping[str, Any]
-    mean_s: float
+    wall_s: NDArray[np.float64]
     cost_usd: float | None
+
+    @property
+    def mean_s(self) -> float:
+        """Mean wall seconds of the random runs."""
+        return float(self.wall_s.mean())
 
     @property
     def title(self) -> str:
         """The settings as they are written."""
         return ", ".join(f"{key} = {_written(value)}" for key, value in self.settings.items())
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The settings as `--set` takes them, a text each."""
+        return tuple(f"{key}={toml(value)}" for key, value in self.settings.items())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,21 +85,34 @@ class RunAdvice(ShortRepr):
         if self.interval is not None:
             yield f"checkpoints {self.interval}"
             yield ""
-        rows = [("  change", "wall time", "shorter", "USD")]
-        for each in (self.base, *self.changes):
-            gain = 1 - each.mean_s / self.base.mean_s
-            cost = "-" if each.cost_usd is None else f"{each.cost_usd:,.0f}"
-            name = each.title or "as given"
-            rows.append((f"  {name}", duration(each.mean_s), f"{gain:.1%}", cost))
+        rows = [(f"  {name}", *numbers) for name, *numbers in (ADVICE_HEADS, *self.rows())]
         yield from fixed_table(rows, (max(len(row[0]) for row in rows) + 2, 12, 9))
         if not self.changes:
-            yield "no single change that was tried shortens the run"
+            yield NO_CHANGE
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the run as given and each change as texts, in the columns of `ADVICE_HEADS`."""
+        for each in (self.base, *self.changes):
+            cost = "-" if each.cost_usd is None else f"{each.cost_usd:,.0f}"
+            wall = duration(each.mean_s)
+            yield each.title or "as given", wall, f"{self.gain(each):.1%}", cost
+
+    def gain(self, change: RunChange) -> float:
+        """Return the share of the wall time that a change saves."""
+        return 1 - change.mean_s / self.base.mean_s
 
     def facts(self) -> dict[str, Any]:
         """Return the advice as plain data, in SI units."""
         return {
             "interval": None if self.interval is None else self.interval.facts(),
-            "changes": [asdict(each) for each in (self.base, *self.changes)],
+            "changes": [
+                {
+                    "settings": dict(each.settings),
+                    "mean_s": each.mean_s,
+                    "cost_usd": each.cost_usd,
+                }
+                for each in (self.base, *self.changes)
+            ],
         }
 
 
@@ -134,9 +161,9 @@ def _change(
     step: PlanResult, run: TrainingRun, settings: Mapping[str, Any], wall_s: NDArray[np.float64]
 ) -> RunChange:
     """Return a run with some settings; wall_s: of its random runs."""
-    dollars, mean_s = step.pod.usd_per_second(run.price), float(wall_s.mean())
-    cost = None if dollars is None else dollars * run.paid_share(step.pod) * mean_s
-    return RunChange(settings, mean_s, cost)
+    dollars = step.pod.usd_per_second(run.price)
+    cost = None if dollars is None else dollars * run.paid_share(step.pod) * float(wall_s.mean())
+    return RunChange(settings, wall_s, cost)
 
 
 def _settings(
@@ -146,10 +173,7 @@ def _settings(
     asked, saves = run.failures, run.checkpoints
     assert asked is not None
     if interval is not None:
-        settings: dict[str, Any] = {"train.checkpoints.every": interval.every}
-        if interval.memory_every is not None:
-            settings["train.checkpoints.memory_every"] = interval.memory_every
-        yield settings
+        yield interval.settings
     if saves is not None and interval is not None:
         if saves.memory_every is None:
             yield from _copies(step, run, saves, interval)

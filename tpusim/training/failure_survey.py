@@ -16,7 +16,7 @@ from tpusim.engine.training_loop import Activity
 from tpusim.failures import Failures
 from tpusim.results import PICO
 from tpusim.training.durations import HOUR_S, duration
-from tpusim.training.expected_run import expected_seconds, restart_seconds
+from tpusim.training.expected_run import ettr, expected_seconds, restart_seconds
 from tpusim.training.failure_setup import FailureSetup
 
 _Key = TypeVar("_Key")
@@ -49,6 +49,12 @@ class CauseShare(NamedTuple):
     failures: float
     lost_s: float
 
+    @property
+    def which(self) -> str:
+        """The units with their number, such as `48 switches`."""
+        plural = "es" if self.unit == "switch" else "s"
+        return f"{self.units:,} {self.unit}{plural * (self.units != 1)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FailureSurvey(ShortRepr):
@@ -58,6 +64,8 @@ class FailureSurvey(ShortRepr):
     mttf_s: mean seconds between failures of the run; None if it meets none.
     restart_s: mean seconds from a failure to the next step.
     expected_s: wall seconds in closed form.
+    ettr: E[ETTR], the ratio of useful to wall time in closed form (`expected_ettr`); None for a run
+        without failures, without checkpoints, or with copies in memory too.
     wall_s: wall seconds of each run, in order of their numbers.
     spent_s: mean seconds of each activity.
     causes: what each cause does, the costliest first.
@@ -73,6 +81,7 @@ class FailureSurvey(ShortRepr):
     mttf_s: float | None
     restart_s: float
     expected_s: float
+    ettr: float | None
     wall_s: NDArray[np.float64]
     spent_s: Mapping[Activity, float]
     causes: tuple[CauseShare, ...]
@@ -88,10 +97,26 @@ class FailureSurvey(ShortRepr):
         return float(self.wall_s.mean())
 
     @property
+    def most_away(self) -> float:
+        """Units that are away at once, at most, in 99 % of the runs."""
+        return float(np.quantile(self.away, 0.99))
+
+    @property
+    def failures(self) -> float:
+        """Failures per run."""
+        return sum(each.failures for each in self.causes)
+
+    @property
     def error_s(self) -> float:
         """Standard error of that mean."""
         count = len(self.wall_s)
         return float(self.wall_s.std(ddof=1) / count**0.5) if count > 1 else 0.0
+
+    @property
+    def spread(self) -> str:
+        """Wall time by quantile, as it is printed."""
+        found = self.quantiles_s().items()
+        return ", ".join(f"{share:.0%} within {duration(each)}" for share, each in found)
 
     def quantiles_s(self) -> dict[float, float]:
         """Return the wall seconds by quantile."""
@@ -106,6 +131,7 @@ class FailureSurvey(ShortRepr):
             "mttf_s": self.mttf_s,
             "restart_s": self.restart_s,
             "closed_form_s": self.expected_s,
+            "closed_form_ettr": self.ettr,
             "mean_s": self.mean_s,
             "standard_error_s": self.error_s,
             "quantiles_s": {f"{share:g}": each for share, each in self.quantiles_s().items()},
@@ -113,7 +139,7 @@ class FailureSurvey(ShortRepr):
             "lost_steps": self.lost_steps,
             "most_away": {
                 "median": float(np.median(self.away)),
-                "0.99": float(np.quantile(self.away, 0.99)),
+                "0.99": self.most_away,
             },
             "displaced": self.displaced,
             "displaced_chip_s": self.displaced_chip_s,
@@ -122,28 +148,18 @@ class FailureSurvey(ShortRepr):
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield what is printed, as names and texts."""
         often = "never" if self.mttf_s is None else f"every {duration(self.mttf_s)}"
-        total = sum(each.failures for each in self.causes)
         restart = f"{duration(self.restart_s)} from a failure to the next step"
-        yield "failures", f"{often}, {total:,.1f} per run; {restart}"
-        spread = ", ".join(
-            f"{share:.0%} within {duration(each)}" for share, each in self.quantiles_s().items()
-        )
-        yield "runs", f"{len(self.wall_s):,} at random: {spread}"
+        yield "failures", f"{often}, {self.failures:,.1f} per run; {restart}"
+        yield "runs", f"{len(self.wall_s):,} at random: {self.spread}"
         yield "closed form", f"{duration(self.expected_s)} expected"
         for each in self.causes:
             if each.failures:
-                found = f"{each.failures:,.2f} per run of {each.units:,} {_plural(each)}"
+                found = f"{each.failures:,.2f} per run of {each.which}"
                 yield f"  {each.name}", f"{found}, {duration(each.lost_s)} lost"
-        most = float(np.quantile(self.away, 0.99))
-        yield "spares used", f"at most {most:.0f} at once in 99 % of the runs"
+        yield "spares used", f"at most {self.most_away:.0f} at once in 99 % of the runs"
         if self.displaced:
             hours = f"{self.displaced_chip_s / HOUR_S:,.0f} chip-hours of theirs lost"
             yield "displaced", f"{self.displaced:,.1f} smaller jobs per run, {hours}"
-
-
-def _plural(share: CauseShare) -> str:
-    word = "switche" if share.unit == "switch" else share.unit
-    return f"{word}s" if share.units != 1 else share.unit
 
 
 def survey(setup: FailureSetup, asked: Failures, runs: int) -> FailureSurvey:
@@ -161,6 +177,7 @@ def survey(setup: FailureSetup, asked: Failures, runs: int) -> FailureSurvey:
         mttf_s=setup.mttf_s,
         restart_s=restart_s,
         expected_s=expected,
+        ettr=ettr(setup),
         wall_s=walls,
         spent_s={activity: length * PICO / runs for activity, length in spent_ps.items()},
         causes=_cause_shares(setup, found),

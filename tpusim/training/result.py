@@ -1,12 +1,12 @@
 """The result of a training run: its wall time by bucket, and what it costs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
-from tpusim.base.units import format_bytes, format_rate, format_seconds
+from tpusim.base.units import format_seconds
 from tpusim.engine.training_loop import Activity, TrainingTimeline
 from tpusim.results import PICO, PlanResult, entry
 from tpusim.training.checkpoint import CheckpointCost
@@ -16,6 +16,7 @@ from tpusim.training.run import TrainingRun
 from tpusim.training.straggler_survey import StragglerSurvey
 
 JOULES_A_KWH = 3.6e6
+WHOLE: Callable[[float], str] = "{:,.0f}".format
 
 GOODPUT = "GOODPUT"
 BUCKETS: Mapping[str, tuple[Activity, ...]] = {
@@ -66,6 +67,14 @@ class Estimate(NamedTuple):
     def times(self, factor: float) -> "Estimate":
         """Return the estimate of so many times the number."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
+
+    def words(self, written: Callable[[float], str]) -> str:
+        """Return the number with its range, each as `written` gives it."""
+        return f"{written(self.value)} ({self.ends(written)})"
+
+    def ends(self, written: Callable[[float], str]) -> str:
+        """Return the range alone."""
+        return f"{written(self.low)} to {written(self.high)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -135,6 +144,11 @@ class TrainingResult(ShortRepr):
         return None if watts is None else self.wall_s.times(watts)
 
     @property
+    def energy_kwh(self) -> Estimate | None:
+        """That energy in kWh."""
+        return None if self.energy_j is None else self.energy_j.times(1 / JOULES_A_KWH)
+
+    @property
     def co2_kg(self) -> Estimate | None:
         """Kilograms of CO2 equivalent of that energy, with the data centre's own. None as that."""
         energy = self.energy_j
@@ -198,7 +212,8 @@ class TrainingResult(ShortRepr):
             f"{self.steps:,} of {format_seconds(self.step_time_s)}, {self.tokens:,} {what}",
         )
         yield ""
-        yield from entry("wall time", f"{_spoken(self.wall_s)}; goodput {self.goodput:.1%}")
+        wall = self.wall_s.words(duration)
+        yield from entry("wall time", f"{wall}; goodput {self.goodput:.1%}")
         yield ""
         yield from fixed_table(list(self._bucket_rows()), (38, 12, 8))
         yield ""
@@ -206,13 +221,12 @@ class TrainingResult(ShortRepr):
             for name, text in survey.lines():
                 yield from entry(name, text)
         if self.checkpoint is not None:
-            yield from entry("checkpoint", self._checkpoint())
-        yield from entry("chip-hours", _numbers(self.chip_hours, "{:,.0f}"))
+            yield from entry("checkpoint", self.checkpoint.words)
+        yield from entry("chip-hours", self.chip_hours.words(WHOLE))
         yield from entry("cost", self._or_unknown(self.cost_usd, "USD", "price"))
-        kwh = self.energy_j and self.energy_j.times(1 / JOULES_A_KWH)
-        yield from entry("energy", self._or_unknown(kwh, "kWh of the chips", "power"))
+        yield from entry("energy", self._or_unknown(self.energy_kwh, "kWh of the chips", "power"))
         if self.co2_kg is not None:
-            yield from entry("CO2", f"{_numbers(self.co2_kg, '{:,.0f}')} kg")
+            yield from entry("CO2", f"{self.co2_kg.words(WHOLE)} kg")
         for note in self.notes:
             yield from entry("note", note)
 
@@ -221,32 +235,13 @@ class TrainingResult(ShortRepr):
         for name, each in self.buckets.items():
             if each.high:
                 share = each.value / self.wall_s.value
-                ends = f"{duration(each.low)} to {duration(each.high)}"
-                yield f"  {name}", duration(each.value), f"{share:.1%}", ends
-
-    def _checkpoint(self) -> str:
-        cost = self.checkpoint
-        assert cost is not None
-        writers = f"{cost.writers} host{'s' * (cost.writers > 1)}"
-        rate = format_rate(cost.total_bytes / cost.write_s, "B/s") if cost.write_s else "no time"
-        return (
-            f"{format_bytes(cost.total_bytes)} by {writers}: {format_seconds(cost.copy_s)} to the "
-            f"hosts, {format_seconds(cost.write_s)} to the storage ({rate}, bound: {cost.bound})"
-        )
+                yield f"  {name}", duration(each.value), f"{share:.1%}", each.ends(duration)
 
     def _or_unknown(self, found: Estimate | None, unit: str, missing: str) -> str:
         if found is None:
             chip = self.step.pod.chip.name
             return f"unknown: {chip} has no published {missing}; write chip.replace({missing}=...)"
-        return f"{_numbers(found, '{:,.0f}')} {unit}"
-
-
-def _spoken(found: Estimate) -> str:
-    return f"{duration(found.value)} ({duration(found.low)} to {duration(found.high)})"
-
-
-def _numbers(found: Estimate, form: str) -> str:
-    return f"{form.format(found.value)} ({form.format(found.low)} to {form.format(found.high)})"
+        return f"{found.words(WHOLE)} {unit}"
 
 
 def _fact(found: Estimate | None) -> dict[str, float] | None:

@@ -12,6 +12,7 @@ from tpusim.training.durations import duration
 from tpusim.training.expected_run import expected_seconds
 from tpusim.training.failure_setup import run_setup
 from tpusim.training.parts import run_parts
+from tpusim.training.result import TrainingResult
 from tpusim.training.run import TrainingRun
 
 
@@ -44,9 +45,22 @@ class SaveInterval:
             f"steps); {self.reason}"
         )
 
+    @property
+    def settings(self) -> dict[str, int]:
+        """The interval as keys of a run file."""
+        found = {"every": self.every, "memory_every": self.memory_every}
+        return {f"train.checkpoints.{key}": each for key, each in found.items() if each is not None}
+
     def facts(self) -> dict[str, Any]:
         """Return the interval as plain data."""
         return asdict(self)
+
+
+def save_interval(result: TrainingResult) -> SaveInterval | None:
+    """Return the best interval of a run's checkpoints; None if it has none, or nothing fails."""
+    if result.failures is None or not result.failures.mttf_s or result.run.checkpoints is None:
+        return None
+    return best_save_interval(result.step, result.run)
 
 
 def best_save_interval(step: PlanResult, run: TrainingRun) -> SaveInterval:
@@ -62,13 +76,8 @@ def best_save_interval(step: PlanResult, run: TrainingRun) -> SaveInterval:
         raise PlanError(
             "the best interval of checkpoints needs [failures] and [train.checkpoints]; write both"
         )
-    steps = run.steps_of(step.plan)
-    parts = run_parts(step, run)[0]
-
-    def expected(every: int, memory_every: int | None) -> float:
-        asked = replace(saves, every=every, memory_every=memory_every)
-        return expected_seconds(run_setup(step, replace(run, checkpoints=asked), parts))
-
+    expected = expected_by_interval(step, run)
+    steps, parts = run.steps_of(step.plan), run_parts(step, run)[0]
     copies: int | None = None
     if saves.memory_every is None:
         every = _least(lambda number: expected(number, None), steps)
@@ -87,6 +96,21 @@ def best_save_interval(step: PlanResult, run: TrainingRun) -> SaveInterval:
         daly_interval(stop, mttf),
         _reason(every, stop, mttf, setup.times.write_ps / setup.times.step_ps),
     )
+
+
+def expected_by_interval(step: PlanResult, run: TrainingRun) -> Callable[[int, int | None], float]:
+    """Return the expected wall seconds of a run, by steps between checkpoints and between copies.
+
+    The run has failures and checkpoints; None stands for no copies in the hosts' memory.
+    """
+    parts, saves = run_parts(step, run)[0], run.checkpoints
+    assert saves is not None
+
+    def expected(every: int, memory_every: int | None) -> float:
+        asked = replace(saves, every=every, memory_every=memory_every)
+        return expected_seconds(run_setup(step, replace(run, checkpoints=asked), parts))
+
+    return expected
 
 
 def young_interval(stop: float, mttf: float) -> float:

@@ -37,9 +37,17 @@ def test_the_report_and_its_files(
     assert (code, error) == (0, "")
     assert out.startswith("training    transformer on v5e:4x4 (16 chips)")
     assert {file.name for file in folder.iterdir()} == {
-        "training.txt", "training.json", "training.png", "training.svg",
+        "training.txt", "training.json", "training.png", "training.svg", "report.html",
     }  # fmt: skip
     assert json.loads((folder / "training.json").read_text())["steps"] == 24415
+
+
+def test_the_page_can_be_left_out(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    assert said(["train", path, "--out", str(folder), "--no-html"], capsys)[0] == 0
+    assert "report.html" not in {file.name for file in folder.iterdir()}
 
 
 def test_json_and_settings(path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +125,15 @@ def test_advice_stands_below_the_report_and_loses_no_files(
     assert (code, error) == (0, "")
     assert out.startswith("training    ")
     assert "\n\ncheckpoints every " in out
-    assert (folder / "failures.png").exists()
-    facts = json.loads(said(["train", path, "--advise", "--json"], capsys)[1])
+    assert {file.name for file in folder.iterdir()} == {
+        "training.txt", "training.json", "report.html",
+        *(f"{name}.{kind}" for name in ("training", "failures", "interval")
+          for kind in ("png", "svg")),
+    }  # fmt: skip
+    assert (folder / "training.txt").read_text("utf-8") == out.partition("\n\nreport ")[0] + "\n"
+    assert "What would shorten it?" in (folder / "report.html").read_text("utf-8")
+    told = said(["train", path, "--advise", "--json"], capsys)[1]
+    assert told == (folder / "training.json").read_text("utf-8")
+    facts = json.loads(told)
     assert facts["advice"]["interval"]["every"] > 0
     assert "failures" in facts

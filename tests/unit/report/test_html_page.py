@@ -410,7 +410,7 @@ def test_labels_of_others_break_no_table_or_trace(label: str) -> None:
     assert not [name for name in names if re.search("[\x00-\x1f\u202a-\u202e]", name)]
 
 
-@pytest.mark.parametrize("label", sample(HOSTILE, 12), ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("label", sample(HOSTILE, 12), ids=lambda label: HOSTILE.index(label))
 def test_labels_of_others_break_no_figure(label: str) -> None:
     one = labelled(label)
     files = figure_bytes(one)

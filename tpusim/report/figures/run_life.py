@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpusim.engine.training_loop import Activity
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, MUTED, Style
-from tpusim.report.figures.training import time_axis
+from tpusim.report.figures.training import life_progress, time_axis
 from tpusim.results import PICO
 from tpusim.training import TrainingResult, duration
 
@@ -52,25 +52,18 @@ def run_life_data(result: TrainingResult) -> RunLife:
     found = result.failures
     if found is None:
         raise ValueError("the run has no failures; give TrainingRun(failures=...)")
-    points: list[tuple[float, int]] = [(0.0, 0)]
-    done = 0
-    for span in found.life.spans:
-        if span.step < done:
-            points.append((span.start_ps * PICO, span.step))
-        done = span.step
-        points.append((span.end_ps * PICO, done))
     sums = {
         name: sum(found.spent_s.get(activity, 0.0) for activity in activities)
         for name, activities in LOSSES.items()
     }
     quantiles = found.quantiles_s()
     title = (
-        f"{result.step.title}: {duration(found.life.total_ps * PICO)} with "
-        f"{len(found.life.events):,} failures, goodput {result.goodput:.1%}"
+        f"{result.step.title}: median run of {duration(found.life.total_ps * PICO)} with "
+        f"{len(found.life.events):,} failures"
     )
     return RunLife(
         title,
-        tuple(points),
+        tuple(life_progress(found.life)),
         tuple((at * PICO, name) for at, name in found.life.events),
         result.timeline.total_ps * PICO,
         tuple((name, each) for name, each in sums.items() if each),

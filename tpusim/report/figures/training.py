@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tpusim.engine.interrupted_run import Outcome
 from tpusim.engine.training_loop import Activity
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, MUTED, Style
@@ -34,7 +35,8 @@ class TrainingCurves(NamedTuple):
     """What the figure shows.
 
     bars: buckets that have any time, except that of the steps.
-    progress: wall seconds and steps done by then.
+    progress: wall seconds and steps done by then; with failures, of the random run of median
+        length.
     ends_s: wall seconds of the run at the ends of its range.
     """
 
@@ -51,18 +53,35 @@ def training_data(result: TrainingResult) -> TrainingCurves:
         for name, each in result.buckets.items()
         if each.high and name != GOODPUT
     )
+    points = _progress(result) if result.failures is None else life_progress(result.failures.life)
+    every = len(points) // MOST_POINTS + 1
+    kept = (*points[:-1:every], points[-1])
+    wall = result.wall_s
+    title = f"{result.step.title}: {duration(wall.value)}, goodput {result.goodput:.1%}"
+    return TrainingCurves(title, bars, kept, (wall.low, wall.high))
+
+
+def _progress(result: TrainingResult) -> list[tuple[float, int]]:
+    """Return wall seconds and steps done by then, of a run without failures."""
     points = [(0.0, 0)]
     before = 0
     for span in result.timeline.sampled(MOST_POINTS):
         if span.activity is Activity.STEPS:
             points += [(span.start_ps * PICO, before), (span.end_ps * PICO, span.step)]
             before = span.step
-    points.append((result.wall_s.value, before))
-    every = len(points) // MOST_POINTS + 1
-    kept = (*points[:-1:every], points[-1])
-    wall = result.wall_s
-    title = f"{result.step.title}: {duration(wall.value)}, goodput {result.goodput:.1%}"
-    return TrainingCurves(title, bars, kept, (wall.low, wall.high))
+    return [*points, (result.wall_s.value, before)]
+
+
+def life_progress(life: Outcome) -> list[tuple[float, int]]:
+    """Return wall seconds and steps done by then, of a random run; a failure undoes some."""
+    points: list[tuple[float, int]] = [(0.0, 0)]
+    done = 0
+    for span in life.spans:
+        if span.step < done:
+            points.append((span.start_ps * PICO, span.step))
+        done = span.step
+        points.append((span.end_ps * PICO, done))
+    return points
 
 
 def plot_training(data: TrainingCurves) -> "Axes":

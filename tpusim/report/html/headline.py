@@ -1,6 +1,6 @@
 """The first screen: how fast, how good, whether it fits, its bounds, the best change, the cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tpusim.base.units import format_bytes, format_count, format_dollars, format_seconds
@@ -132,14 +132,23 @@ def _memory(result: Result) -> Answer:
 
 
 def _bounds(limits: tuple[Limit, ...]) -> Answer | None:
-    shown = [each for each in limits if each.share >= LEAST_LIMIT][:LIMITS_SHOWN] or limits[:1]
+    return largest_parts("What bounds it?", [(each.resource, each.share) for each in limits])
+
+
+def largest_parts(
+    question: str, parts: Sequence[tuple[str, float]], about: str = ""
+) -> Answer | None:
+    """Return an answer with the largest of some parts as bars; None where there is no part.
+
+    parts: names and fractions, the largest first.
+    about: a line on them.
+    """
+    shown = [each for each in parts if each[1] >= LEAST_LIMIT][:LIMITS_SHOWN] or parts[:1]
     if not shown:
         return None
-    resource = shown[0].resource
-    bars = tuple((each.resource, each.share) for each in shown)
-    return Answer(
-        "What bounds it?", f"{resource[0].upper()}{resource[1:]}: {shown[0].share:.1%}", bars=bars
-    )
+    name, share = shown[0]
+    value = f"{name[0].upper()}{name[1:]}: {share:.1%}"
+    return Answer(question, value, (about,) if about else (), tuple(shown))
 
 
 def _change(best: BestChange | None) -> Answer | None:

@@ -23,7 +23,7 @@ from tpusim.report.link_traffic import BUSY
 from tpusim.results import LEAST_SHOWN, PICO, Advice, Result, ServedStep, limits
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment, Template
     from markupsafe import Markup
 
 ASSETS = "assets"
@@ -88,12 +88,17 @@ def report_page(
         sources=chip_sources(result.pod.chip),
         conventions=conventions(result),
         busy=BUSY,
-        figures={
-            name.removesuffix(".svg"): svg_source(svg)
-            for name, svg in figures.items()
-            if name.endswith(".svg")
-        },
+        figures=drawings(figures),
     )
+
+
+def drawings(files: Mapping[str, bytes]) -> "dict[str, Markup]":
+    """Return the addresses of the drawings among files, by their names without `.svg`."""
+    return {
+        name.removesuffix(".svg"): svg_source(content)
+        for name, content in files.items()
+        if name.endswith(".svg")
+    }
 
 
 def svg_source(svg: bytes) -> "Markup":
@@ -109,12 +114,17 @@ def svg_source(svg: bytes) -> "Markup":
     return Markup(f"data:image/svg+xml,{text}")
 
 
-@cache
 def template(name: str) -> "Template":
     """Return a template of the assets, which escapes and shortens every text."""
-    from jinja2 import Environment, StrictUndefined
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     env = Environment(
+        loader=FunctionLoader(_asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -128,7 +138,7 @@ def template(name: str) -> "Template":
         "plain": plain,
     }
     env.globals |= {"css": _asset("report.css"), "policy": POLICY}
-    return env.from_string(_asset(name))
+    return env
 
 
 def _asset(name: str) -> str:

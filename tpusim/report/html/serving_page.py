@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from tpusim.base.plain_text import plain
 from tpusim.base.units import format_dollars, format_seconds
 from tpusim.report.html.headline import LEAST_LIMIT, LIMITS_SHOWN, VERDICTS, Answer, Fact
-from tpusim.report.html.page import svg_source, template
+from tpusim.report.html.page import drawings, template
 from tpusim.results import Fit
 from tpusim.results.answers import need_words
 from tpusim.serving import NUMBERS, TIMES, ServingResult
@@ -35,17 +35,16 @@ def serving_page(result: ServingResult, figures: Mapping[str, bytes]) -> str:
         traffic=str(result.traffic),
         answers=list(_answers(result)),
         facts=list(_facts(result)),
-        heads=("p50", "p90", "p95", "p99", "mean", "maximum"),
-        times=[(TIMES[key], result.shown_times(key)) for key in TIMES],
-        definitions=[*TIMES.values(), *NUMBERS.values()],
+        heads=("Time", "p50", "p90", "p95", "p99", "mean", "maximum"),
+        times=[(TIMES[key].title, *result.shown_times(key)) for key in TIMES],
+        definitions=[
+            (each.title, each.unit, each.definition)
+            for each in (*TIMES.values(), *NUMBERS.values())
+        ],
         plan=str(result.plan),
         engine=result.engine_words,
         notes=result.notes,
-        figures={
-            name.removesuffix(".svg"): svg_source(svg)
-            for name, svg in figures.items()
-            if name.endswith(".svg")
-        },
+        figures=drawings(figures),
         described=FIGURES,
     )
 
