@@ -17,7 +17,7 @@ from tpusim.runfile.serving import DEFAULT_ENGINE
 from tpusim.runfile.serving_fields import SERVING_FIELDS
 from tpusim.searches.request import SearchRequest
 from tpusim.serving.engines import Engine
-from tpusim.serving.server_failures import ServerFailures
+from tpusim.serving.replica_loss import ServerFailures
 from tpusim.sweeps import Space
 
 UNITS = {

@@ -79,6 +79,20 @@ def check_from_zero(where: str, value: float) -> None:
         raise PlanError(f"{where} is {value:g}; write a number from 0 up")
 
 
+def check_count(
+    where: str, value: Any, low: int, high: int, error: type[ValueError] = PlanError
+) -> None:
+    """Raise an error, by default PlanError, unless the value is a whole number in a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise error(f"{where} is {shown(value)}; write a whole number from {low} to {high:,}")
+
+
+def check_range(where: str, value: Any, low: float, high: float) -> None:
+    """Raise PlanError unless the value is a number in a range."""
+    if not is_number(value) or not low <= value <= high:
+        raise PlanError(f"{where} is {shown(value)}; write a number from {low:g} to {high:,g}")
+
+
 def check_flag(where: str, value: Any) -> None:
     """Raise PlanError unless the value is true or false."""
     if not isinstance(value, bool):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpusim.models import Architecture
     from tpusim.plan import ServingPlan
     from tpusim.serving.engines import Engine
-    from tpusim.serving.server_failures import ServerFailures
+    from tpusim.serving.replica_loss import ServerFailures
     from tpusim.traffic import Length, Traffic
 
 SERVING, TRAFFIC, FAILURES = "serving", "traffic", "failures"
@@ -248,7 +248,7 @@ def traffic_of(given: Mapping[str, Any]) -> TrafficKeys:
 
 def failures_of(given: Mapping[str, Any], options: ServerOptions) -> "ServerFailures":
     """Return the failures of a section [failures] whose types are right. Raise PlanError."""
-    from tpusim.serving.server_failures import ServerFailures
+    from tpusim.serving.replica_loss import ServerFailures
 
     found = ServerFailures(**given)
     found.check_spares(options.replicas)

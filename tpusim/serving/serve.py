@@ -20,9 +20,8 @@ from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
 from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.metrics import answered
-from tpusim.serving.replica_loss import lose_replica
+from tpusim.serving.replica_loss import ServerFailures, lose_replica
 from tpusim.serving.result import ServingResult
-from tpusim.serving.server_failures import ServerFailures
 from tpusim.serving.step_table import SharedSteps, StepTable
 from tpusim.simulation.arguments import check_model, check_slice
 from tpusim.traffic import Traffic
