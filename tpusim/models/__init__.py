@@ -15,6 +15,7 @@ from tpusim.models.hf import from_hf as from_hf
 from tpusim.models.hf import hf_architecture as hf_architecture
 from tpusim.models.hf import hf_dimensions as hf_dimensions
 from tpusim.models.hf import hf_notes as hf_notes
+from tpusim.models.image_decoder import ImageDecoder as ImageDecoder
 from tpusim.models.joint_transformer import JointTransformer as JointTransformer
 from tpusim.models.metnet2 import MetNet2 as MetNet2
 from tpusim.models.mlp_mixer import MlpMixer as MlpMixer
@@ -27,6 +28,9 @@ from tpusim.models.published_models import published_keys as published_keys
 from tpusim.models.recurrent import Gnmt as Gnmt
 from tpusim.models.resnet import ResNet as ResNet
 from tpusim.models.self_attention import SelfAttention as SelfAttention
+from tpusim.models.single_stream_transformer import (
+    SingleStreamTransformer as SingleStreamTransformer,
+)
 from tpusim.models.transformer import Transformer as Transformer
 from tpusim.models.two_towers import TextTower as TextTower
 from tpusim.models.two_towers import TwoTowers as TwoTowers

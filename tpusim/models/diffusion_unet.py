@@ -2,7 +2,8 @@
 
 `DiffusionUNet.published("stable-diffusion-v2-base")` is that of Stable Diffusion v2-base: the
 result of an encoder of texts, the noisy latents and an embedding of the time are its inputs, and
-its loss is the mean square of the error of the noise. Encoders of images and texts are not in it.
+its loss is the mean square of the error of the noise. Encoders of images and texts are not in it;
+`ImageDecoder` makes images of the latents.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tpusim.models.pieces import AttentionForm
 _LEAST = {
     **dict.fromkeys(("latent", "latent_channels", "blocks", "text", "text_embed"), 1),
     **dict.fromkeys(("attention_levels", "heads", "head_dim", "flash_from"), 0),
+    **dict.fromkeys(("attention_from", "added"), 0),
 }
 """The smallest value of each field."""
 
@@ -35,10 +37,15 @@ class DiffusionUNet(Architecture):
     channels: of each level; each has half the side of the one before.
     blocks: residual blocks of a level on the way down; one more on the way up.
     attention_levels: levels with attention, from the first.
+    attention_from: levels before it have none.
+    attention_layers: layers of attention after each block, of all levels or of each; the block
+        between the ways has those of the last.
     heads: of attention; 0 for as many as `head_dim` gives.
     head_dim: width of a head; 0 for channels / heads.
     text: tokens of a text.
     text_embed: width of the encoder's result.
+    added: width of a vector whose embedding is added to that of the time, such as the pooled text
+        beside the size of the image (arXiv:2307.01952, section 2.2); 0 for none.
     flash_from: tokens from which on self-attention is one kernel.
     """
 
@@ -50,10 +57,13 @@ class DiffusionUNet(Architecture):
     channels: tuple[int, ...] = (320, 640, 1280, 1280)
     blocks: int = 2
     attention_levels: int = 3
+    attention_from: int = 0
+    attention_layers: tuple[int, ...] = (1,)
     heads: int = 0
     head_dim: int = 64
     text: int = 77
     text_embed: int = 1024
+    added: int = 0
     flash_from: int = 4096
 
     def __post_init__(self) -> None:
@@ -71,6 +81,22 @@ class DiffusionUNet(Architecture):
                         f"{self.heads or self.head_dim} divides"
                     )
             check_halvings("latent", self.latent, len(self.channels) - 1)
+            self._check_layers()
+
+    def _check_layers(self) -> None:
+        """Raise ModelError for layers of attention of some levels alone."""
+        given, levels = len(self.attention_layers), len(self.channels)
+        if given not in (1, levels):
+            raise ModelError(
+                f"attention_layers has {given} numbers, for {levels} levels of channels; write "
+                "one number, or one for each level"
+            )
+
+    def layers_of(self, level: int) -> int:
+        """Return the layers of attention after each block of a level."""
+        if not self.attention_from <= level < self.attention_levels:
+            return 0
+        return self.attention_layers[level % len(self.attention_layers)]
 
     def forward(self, w: GraphWriter, choices: GraphChoices) -> Tensor:
         """Write the forward pass, and return the mean square error of each example."""
@@ -79,9 +105,9 @@ class DiffusionUNet(Architecture):
         w.size(text_seq=self.text, text_embed=self.text_embed)
         text = w.input("text", ("batch", "text_seq", "text_embed"), "compute")
         net = _Network(self, w, text, self._time(w))
-        x = net.convolve(w, "in", given, self.channels[0])
-        x = net.up(net.middle(*net.down(x)))
-        x = w.output("noise_found", net.convolve(w, "out", pieces.normed(w, "out_norm", x), count))
+        x = pieces.biased_convolution(w, "in", given, self.channels[0])
+        x = pieces.normed(w, "out_norm", net.up(net.middle(*net.down(x))))
+        x = w.output("noise_found", pieces.biased_convolution(w, "out", x, count))
         noise = w.input("noise", x.dims, "compute")
         error = function("mean_square_error")
         over = x.dims[1:]
@@ -89,12 +115,18 @@ class DiffusionUNet(Architecture):
         return w.pointwise("loss", (x, noise), made, 3.0, over=over, function=error)
 
     def _time(self, w: GraphWriter) -> Tensor:
-        """Write the embedding of the time, from its sines and cosines, which are an input."""
+        """Write the embedding of the time, from its sines and cosines, which are an input.
+
+        That of the added vector is summed before the last activation.
+        """
         first = pieces.channels(w, self.channels[0])
         wide = pieces.channels(w, TIME_WIDTH * self.channels[0])
-        x = w.input("time", ("batch", first), "compute")
-        x = pieces.silu(w, "time_silu", pieces.linear(w, "time_1", x, wide))
-        return pieces.silu(w, "time_out", pieces.linear(w, "time_2", x, wide))
+        x = pieces.embedded(w, "time", w.input("time", ("batch", first), "compute"), wide)
+        if self.added:
+            w.size(added_embed=self.added)
+            given = w.input("added", ("batch", "added_embed"), "compute")
+            x = w.add("time_sum", x, pieces.embedded(w, "added", given, wide))
+        return pieces.silu(w, "time_out", x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +147,19 @@ class _Network:
         for level, count in enumerate(model.channels):
             for block in range(model.blocks):
                 inner = self.w.scope(f"down{level}.{block}")
-                x = self.block(inner, x, count, level < model.attention_levels)
+                x = self.block(inner, x, count, model.layers_of(level))
                 kept.append(x)
             if level + 1 < len(model.channels):
-                x = self.convolve(self.w.scope(f"down{level}"), "half", x, count, stride=2)
+                inner = self.w.scope(f"down{level}")
+                x = pieces.biased_convolution(inner, "half", x, count, stride=2)
                 kept.append(x)
         return x, kept
 
     def middle(self, x: Tensor, kept: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Write the block between the ways, which has attention on any level."""
         count = self.model.channels[-1]
-        x = self.block(self.w.scope("middle.0"), x, count, True)
-        return self.block(self.w.scope("middle.1"), x, count, False), kept
+        x = self.block(self.w.scope("middle.0"), x, count, self.model.attention_layers[-1])
+        return self.block(self.w.scope("middle.1"), x, count, 0), kept
 
     def up(self, given: tuple[Tensor, list[Tensor]]) -> Tensor:
         """Write the way up, whose blocks also read what the way down made."""
@@ -135,31 +168,18 @@ class _Network:
             for block in range(self.model.blocks + 1):
                 inner = self.w.scope(f"up{level}.{block}")
                 x = pieces.concatenated(inner, "both", x, kept.pop())
-                x = self.block(inner, x, count, level < self.model.attention_levels)
+                x = self.block(inner, x, count, self.model.layers_of(level))
             if level:
-                inner = self.w.scope(f"up{level}")
-                x = self.convolve(inner, "double", pieces.upsample(inner, "repeated", x), count)
+                x = pieces.doubled(self.w.scope(f"up{level}"), x, count)
         return x
 
-    def block(self, w: GraphWriter, x: Tensor, count: int, attends: bool) -> Tensor:
-        """Write a residual block, and attention after it."""
-        y = self.convolve(w, "a", pieces.normed(w, "a_norm", x), count)
-        y = w.add("timed", y, pieces.linear(w, "time", self.time, y.dims[-1]))
-        y = self.convolve(w, "b", pieces.normed(w, "b_norm", y), count)
-        if x.dims[-1] != y.dims[-1]:
-            x = self.convolve(w, "short", x, count, taps=1)
-        x = w.add("block_out", x.view(y.dims), y)
-        return self.attend(w.scope("attention"), x, count) if attends else x
+    def block(self, w: GraphWriter, x: Tensor, count: int, layers: int) -> Tensor:
+        """Write a residual block, and layers of attention after it."""
+        x = pieces.residual_block(w, x, count, self.time)
+        return self.attend(w.scope("attention"), x, count, layers) if layers else x
 
-    def convolve(
-        self, w: GraphWriter, name: str, x: Tensor, count: int, *, taps: int = 3, stride: int = 1
-    ) -> Tensor:
-        """Write a convolution with a bias."""
-        made = pieces.convolution(w, name, x, count, (taps, taps), stride=stride)
-        return pieces.biased(w, name, made)
-
-    def attend(self, w: GraphWriter, x: Tensor, count: int) -> Tensor:
-        """Write a transformer's layer over the positions as tokens, between two projections."""
+    def attend(self, w: GraphWriter, x: Tensor, count: int, layers: int) -> Tensor:
+        """Write a transformer's layers over the positions as tokens, between two projections."""
         model = self.model
         heads = model.heads or count // model.head_dim
         inner = w.part(f"width{count}", heads=heads, head_dim=count // heads, mlp=4 * count)
@@ -171,18 +191,26 @@ class _Network:
         entered = pieces.instance_norm(w, "norm", x)
         y = w.reshape("tokens", entered, (x.dims[0], patches, embed))
         y = pieces.linear(inner, "proj_in", y, embed)
-        fused = AttentionForm(fused=tokens >= model.flash_from)
-        for name, memory in (("self", None), ("cross", self.text)):
-            one = inner.scope(name)
-            normed = pieces.layer_norm(one, "norm", y, embed)
-            form = AttentionForm(fused=False) if memory else fused
-            made = pieces.attention(one, normed, form, memory=memory)
-            y = w.add(f"{name}_sum", y, pieces.biased(one, "out", made))
-        y = w.add(
-            "mlp_sum", y, self.mlp(inner.scope("mlp"), pieces.layer_norm(w, "mlp_norm", y, embed))
-        )
+        for number in range(layers):
+            own = inner if layers == 1 else inner.scope(f"{number}")
+            y = self.layer(own, y, tokens >= model.flash_from)
         y = w.reshape("pixels", pieces.linear(inner, "proj_out", y, embed), x.dims)
         return w.add("attended", x, y)
+
+    def layer(self, w: GraphWriter, y: Tensor, fused: bool) -> Tensor:
+        """Write one layer: attention of the tokens to themselves and to the text, and an MLP.
+
+        fused: the attention to themselves is one kernel.
+        """
+        embed = y.dims[-1]
+        for name, memory in (("self", None), ("cross", self.text)):
+            one = w.scope(name)
+            normed = pieces.layer_norm(one, "norm", y, embed)
+            form = AttentionForm(fused=fused and memory is None)
+            made = pieces.attention(one, normed, form, memory=memory)
+            y = w.add(f"{name}_sum", y, pieces.biased(one, "out", made))
+        normed = pieces.layer_norm(w, "mlp_norm", y, embed)
+        return w.add("mlp_sum", y, self.mlp(w.scope("mlp"), normed))
 
     def mlp(self, w: GraphWriter, x: Tensor) -> Tensor:
         """Write an MLP whose two inputs are multiplied, the one through GELU, all with biases."""

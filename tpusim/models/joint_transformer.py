@@ -150,8 +150,7 @@ class JointTransformer(Architecture):
         terms = []
         for name, width in widths.items():
             x = w.input(name, ("batch", width), "compute")
-            x = pieces.silu(w, f"{name}_silu", pieces.linear(w, f"{name}_1", x, "embed"))
-            terms.append(pieces.linear(w, f"{name}_2", x, "embed"))
+            terms.append(pieces.embedded(w, name, x, "embed"))
         return pieces.silu(w, "vector", w.add("vector_sum", *terms))
 
     def _stack(

@@ -119,8 +119,7 @@ class VideoTransformer(Architecture):
     def _time(self, w: GraphWriter) -> tuple[Tensor, Tensor]:
         """Write the embedding of the time, and the six rows that all layers share of it."""
         x = w.input("time", ("batch", "waves"), "compute")
-        x = pieces.silu(w, "time_silu", pieces.linear(w, "time_1", x, "embed"))
-        time = pieces.linear(w, "time_2", x, "embed")
+        time = pieces.embedded(w, "time", x, "embed")
         return time, pieces.modulation(w, "time_rows", pieces.silu(w, "rows_silu", time), 6)
 
     def _layer(self, w: GraphWriter, x: Tensor, *, text: Tensor, rows: Tensor) -> Tensor:

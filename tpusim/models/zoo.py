@@ -15,12 +15,14 @@ from tpusim.models.detectors import SSD, MaskRCNN
 from tpusim.models.diffusion_unet import DiffusionUNet
 from tpusim.models.encoder_decoder import EncoderDecoder
 from tpusim.models.evolved_transformer import EvolvedTransformer
+from tpusim.models.image_decoder import ImageDecoder
 from tpusim.models.joint_transformer import JointTransformer
 from tpusim.models.metnet2 import MetNet2
 from tpusim.models.mlp_mixer import MlpMixer
 from tpusim.models.published_models import is_published, published_models
 from tpusim.models.recurrent import Gnmt
 from tpusim.models.resnet import ResNet
+from tpusim.models.single_stream_transformer import SingleStreamTransformer
 from tpusim.models.transformer import Transformer
 from tpusim.models.two_towers import TwoTowers
 from tpusim.models.unet3d import UNet3d
@@ -43,7 +45,9 @@ ARCHITECTURES: Mapping[str, type[Architecture]] = {
     "mask-rcnn": MaskRCNN,
     "unet3d": UNet3d,
     "diffusion-unet": DiffusionUNet,
+    "image-decoder": ImageDecoder,
     "joint-transformer": JointTransformer,
+    "single-stream-transformer": SingleStreamTransformer,
     "video-transformer": VideoTransformer,
     "metnet-2": MetNet2,
 }

@@ -122,6 +122,16 @@ def gated(x: Array, rows: Array, gate: int = 0) -> Array:
     return x * rows.reshape(len(x), -1, x.shape[-1])[:, gate, None]
 
 
+def scaled(x: Array, rows: Array, scale: int = 0) -> Array:
+    """Multiply x, [batch, sequence, embed], by 1 more than one row of [batch, rows x embed]."""
+    return x * (1 + rows.reshape(len(x), -1, x.shape[-1])[:, scale, None])
+
+
+def filled(x: Array, fill: Array, given: int) -> Array:
+    """Return x, [batch, sequence, embed], with one vector after the tokens that are given."""
+    return jnp.where(jnp.arange(x.shape[1])[:, None] < given, x, fill)
+
+
 def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
     return jnp.tanh(x)

@@ -19,10 +19,12 @@ from tpusim.models.pieces.bias import learnt_positions as learnt_positions
 from tpusim.models.pieces.bias import linear as linear
 from tpusim.models.pieces.bias import segmented as segmented
 from tpusim.models.pieces.convolution import batch_norm as batch_norm
+from tpusim.models.pieces.convolution import biased_convolution as biased_convolution
 from tpusim.models.pieces.convolution import channels as channels
 from tpusim.models.pieces.convolution import concatenated as concatenated
 from tpusim.models.pieces.convolution import convolution as convolution
 from tpusim.models.pieces.convolution import device_norm as device_norm
+from tpusim.models.pieces.convolution import doubled as doubled
 from tpusim.models.pieces.convolution import frozen_norm as frozen_norm
 from tpusim.models.pieces.convolution import images as images
 from tpusim.models.pieces.convolution import instance_norm as instance_norm
@@ -30,6 +32,7 @@ from tpusim.models.pieces.convolution import mean_of_positions as mean_of_positi
 from tpusim.models.pieces.convolution import normed as normed
 from tpusim.models.pieces.convolution import pool as pool
 from tpusim.models.pieces.convolution import relu as relu
+from tpusim.models.pieces.convolution import residual_block as residual_block
 from tpusim.models.pieces.convolution import resized as resized
 from tpusim.models.pieces.convolution import silu as silu
 from tpusim.models.pieces.convolution import upsample as upsample
@@ -48,11 +51,14 @@ from tpusim.models.pieces.experts import MoE as MoE
 from tpusim.models.pieces.experts import experts as experts
 from tpusim.models.pieces.experts import gated_by_token as gated_by_token
 from tpusim.models.pieces.joint import behind as behind
+from tpusim.models.pieces.joint import bounded as bounded
+from tpusim.models.pieces.joint import filled as filled
 from tpusim.models.pieces.joint import gated as gated
 from tpusim.models.pieces.joint import joined as joined
 from tpusim.models.pieces.joint import modulated_norm as modulated_norm
 from tpusim.models.pieces.joint import modulation as modulation
 from tpusim.models.pieces.joint import parted as parted
+from tpusim.models.pieces.joint import scaled as scaled
 from tpusim.models.pieces.latent import Latent as Latent
 from tpusim.models.pieces.latent import absorbed_attention as absorbed_attention
 from tpusim.models.pieces.latent import latent_projections as latent_projections
@@ -66,6 +72,7 @@ from tpusim.models.pieces.masked import masked_language_model_loss as masked_lan
 from tpusim.models.pieces.masked import transformed as transformed
 from tpusim.models.pieces.mlp import ACTIVATION_FLOPS as ACTIVATION_FLOPS
 from tpusim.models.pieces.mlp import activate as activate
+from tpusim.models.pieces.mlp import embedded as embedded
 from tpusim.models.pieces.mlp import mlp as mlp
 from tpusim.models.pieces.norms import NORM_KINDS as NORM_KINDS
 from tpusim.models.pieces.norms import layer_norm as layer_norm

@@ -28,6 +28,7 @@ from tpusim.graph import (
     renamed,
     whole_dim,
 )
+from tpusim.models.pieces.bias import biased, linear
 from tpusim.models.pieces.mlp import activate
 from tpusim.models.pieces.norms import NORM_FLOPS
 
@@ -262,6 +263,37 @@ def silu(w: GraphWriter, name: str, x: Tensor) -> Tensor:
 def normed(w: GraphWriter, name: str, x: Positions) -> Tensor:
     """Write a group norm and `silu` of its result, as before the convolutions of diffusion nets."""
     return silu(w, f"{name}_silu", instance_norm(w, name, x))
+
+
+@checked_piece
+def biased_convolution(
+    w: GraphWriter, name: str, x: Positions, count: Count, *, taps: Count = 3, stride: Count = 1
+) -> Tensor:
+    """Write a convolution of `taps` x `taps` positions to `count` channels, with a bias."""
+    return biased(w, name, convolution(w, name, x, count, (taps, taps), stride=stride))
+
+
+@checked_piece
+def residual_block(
+    w: GraphWriter, x: Positions, count: Count, vector: Vectors | None = None
+) -> Tensor:
+    """Write two convolutions to `count` channels, each after `normed`, and their sum with `x`.
+
+    vector: [batch, width], whose projection is added between the two; none where it is not given.
+    """
+    y = biased_convolution(w, "a", normed(w, "a_norm", x), count)
+    if vector is not None:
+        y = w.add("timed", y, linear(w, "time", vector, y.dims[-1]))
+    y = biased_convolution(w, "b", normed(w, "b_norm", y), count)
+    if x.dims[-1] != y.dims[-1]:
+        x = biased_convolution(w, "short", x, count, taps=1)
+    return w.add("block_out", x.view(y.dims), y)
+
+
+@checked_piece
+def doubled(w: GraphWriter, x: Positions, count: Count) -> Tensor:
+    """Write the repetition of each position in two dimensions, and a convolution of it."""
+    return biased_convolution(w, "double", upsample(w, "repeated", x), count)
 
 
 @checked_piece

@@ -16,11 +16,13 @@ from tpusim.graph import (
     NotEmpty,
     Pointwise,
     Tensor,
+    Tokens,
     Vectors,
     checked_piece,
     function,
 )
 from tpusim.models.pieces.bias import linear
+from tpusim.models.pieces.encoder import TANH_FLOPS
 from tpusim.models.pieces.norms import NORM_FLOPS
 
 MODULATION_FLOPS = 2.0
@@ -67,9 +69,12 @@ def behind(w: GraphWriter, name: str, x: Joinable, dim: str) -> Tensor:
 
 
 @checked_piece
-def modulation(w: GraphWriter, name: str, vector: Vectors, count: Count) -> Tensor:
-    """Write `count` rows of shifts, scales and gates of a vector, [batch, count x embed]."""
-    size = count * w.sizes[vector.dims[-1]]
+def modulation(w: GraphWriter, name: str, vector: Vectors, count: Count, width: str = "") -> Tensor:
+    """Write `count` rows of shifts, scales and gates of a vector, [batch, count x width].
+
+    width: dimension of a row; that of the vector where it is not given.
+    """
+    size = count * w.sizes[w.dim(width) if width else vector.dims[-1]]
     rows = f"{size}.modulations"
     w.sizes[rows] = size
     return linear(w, name, vector, rows)
@@ -102,3 +107,30 @@ def gated(w: GraphWriter, name: str, x: Tensor, rows: Vectors, gate: Natural) ->
     """Write `x` times one of the rows."""
     of = function("gated", gate=gate)
     return w.pointwise(name, (x, rows), x.dims, 1.0, residuals=(x, rows), function=of)
+
+
+@checked_piece
+def scaled(w: GraphWriter, name: str, x: Tensor, rows: Vectors, scale: Natural) -> Tensor:
+    """Write `x` times one of the rows, to which 1 is added."""
+    of = function("scaled", scale=scale)
+    return w.pointwise(name, (x, rows), x.dims, MODULATION_FLOPS, residuals=(x, rows), function=of)
+
+
+@checked_piece
+def bounded(w: GraphWriter, name: str, rows: Vectors) -> Tensor:
+    """Write the hyperbolic tangent of rows, as of gates between -1 and 1."""
+    return w.pointwise(
+        name, (rows,), rows.dims, TANH_FLOPS, keeps="outputs", function=function("tanh")
+    )
+
+
+@checked_piece
+def filled(w: GraphWriter, name: str, x: Tokens, given: Count) -> Tensor:
+    """Write `x` with a learnt vector in place of the tokens that only fill its sequence.
+
+    x: [batch, sequence, embed].
+    given: tokens that are no filling.
+    """
+    fill = w.weight(f"{name}_fill", x.dims[-1])
+    of = function("filled", given=given)
+    return w.pointwise(name, (x, fill), x.dims, 1.0, keeps="", function=of)

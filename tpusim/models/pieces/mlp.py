@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from tpusim.base.errors import ModelError, nearest
 from tpusim.graph import COMPUTE, GraphWriter, Some, Tensor, Vectors, checked_piece, function
-from tpusim.models.pieces.bias import biased
+from tpusim.models.pieces.bias import biased, linear
 
 ACTIVATION_FLOPS = {"relu": 1.0, "relu2": 2.0, "gelu": 14.0, "silu": 10.0}
 """Vector operations per element, transcendental functions at eight each. Assumed: counted from the
@@ -96,6 +96,17 @@ def activate(w: GraphWriter, activation: str, ins: Some, out: str, prefix: str =
         residuals=_residuals(w, activation, ins, prefix),
         function=function(activation),
     )
+
+
+@checked_piece
+def embedded(w: GraphWriter, name: str, x: Vectors, dim: str, hidden: str = "") -> Tensor:
+    """Write two products with biases, and SiLU between them: the embedding of a time.
+
+    dim: the width of the result. hidden: that between the two; `dim` where it is not given.
+    """
+    first = linear(w, f"{name}_1", x, hidden or dim)
+    inner = activate(w, "silu", (first,), f"{name}_silu", f"{name}_silu_")
+    return linear(w, f"{name}_2", inner, dim)
 
 
 def _residuals(

@@ -21,6 +21,7 @@ _ALIASES = {
     "qwen3-coder-480b-a35b": "qwen3-480b-a35b",
     "mixtral-8x7b-v0.1": "mixtral-8x7b",
     "gpt-j": "gpt-j-6b",
+    "sdxl": "stable-diffusion-xl-base-1.0",
     "meta-llama-3-8b": "llama3-8b",
 }
 
