@@ -160,7 +160,25 @@ def _diffusion(rng: random.Random) -> dict[str, Any]:
         "latent": rng.choice([16, 64]), "channels": rng.choice([(32, 64), (320, 640, 1280, 1280)]),
         "blocks": rng.choice([1, 2]), "attention_levels": rng.choice([1, 2]), "head_dim": 16,
         "text_embed": 64, "flash_from": rng.choice([64, 4096]),
+        "attention_from": rng.choice([0, 0, 1]), "attention_layers": (rng.choice([1, 2]),),
+        "added": rng.choice([0, 96]),
     }  # fmt: skip
+
+
+def _decoder(rng: random.Random) -> dict[str, Any]:
+    return {
+        "latent": rng.choice([8, 32]), "latent_channels": rng.choice([4, 16]),
+        "channels": rng.choice([(64, 32), (64, 64, 32, 16)]), "blocks": rng.choice([1, 2]),
+        "mixed_latents": flag(rng),
+    }  # fmt: skip
+
+
+def _single_stream(rng: random.Random) -> dict[str, Any]:
+    return dict(
+        _heads(rng), layers=rng.choice([1, 3]), refiners=rng.choice([0, 1, 2]), mlp=96,
+        vector=rng.choice([32, 256]), time_hidden=48, latent=32, text=rng.choice([16, 64]),
+        text_embed=48, attention=rng.choice(["dot", "flash"]), flash_from=rng.choice([64, 4096]),
+    )  # fmt: skip
 
 
 def _joint(rng: random.Random) -> dict[str, Any]:
@@ -197,7 +215,8 @@ MODEL_KEYS: Mapping[str, Keys] = {
     "mlp-mixer": _mixer, "two-towers": _towers, "conformer": _conformer, "resnet": _resnet,
     "ssd": _ssd, "mask-rcnn": _mask_rcnn, "unet3d": _unet3d, "diffusion-unet": _diffusion,
     "joint-transformer": _joint, "metnet-2": _metnet, "contrastive-captioner": _captioner,
-    "video-transformer": _video,
+    "video-transformer": _video, "image-decoder": _decoder,
+    "single-stream-transformer": _single_stream,
 }  # fmt: skip
 """Random fields of a model of each architecture, small enough for many plans."""
 

@@ -53,6 +53,11 @@ SMALL_MODELS: tuple[Architecture, ...] = (
     models.DiffusionUNet(
         name="diffusion", latent=32, channels=(64, 128), blocks=1, attention_levels=1
     ),
+    models.ImageDecoder(name="image-decoder", latent=16, channels=(128, 64), blocks=1),
+    models.SingleStreamTransformer(
+        name="single-stream", layers=2, refiners=1, latent=32, text=64, text_embed=256,
+        time_hidden=256, **_WIDTHS,
+    ),
     models.JointTransformer(
         name="joint", double_layers=2, single_layers=2, heads=4, head_dim=64, latent=32, text=64,
         text_embed=256, pooled=64,

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from row_setup import RowSetup, pairs_of_prompt, row_setup
+from row_images import image_metrics
+from row_setup import IMAGES, RowSetup, pairs_of_prompt, row_setup
 from row_traffic import row_traffic
 from serving_row import TIMES, ServingRow
 
@@ -43,6 +44,9 @@ def predict(row: ServingRow, serve: Serve | None = None) -> tuple[dict[str, floa
     if not wanted:
         raise PlanError("the row measures nothing that is predicted")
     _check_served(row)
+    if row.text("phase") == IMAGES:
+        made = image_metrics(setup)
+        return {name: made[name] for name in wanted if name in made}, setup.assumed
     if row.text("arrival") == "static":
         return {name: _static(setup) for name in wanted if name == "time_s"}, setup.assumed
     return _served(setup, wanted, serve or served_load), setup.assumed
@@ -56,8 +60,6 @@ def predict_setup(setup: RowSetup, wanted: tuple[str, ...]) -> dict[str, float]:
 
 def _check_served(row: ServingRow) -> None:
     """Raise PlanError for what no simulation of a row covers."""
-    if row.text("phase") == "diffusion":
-        raise PlanError("a server of images is not simulated: no column states steps and guidance")
     if row.text("engine") == "sax":
         raise PlanError("beam search, which SAX runs here, is not simulated")
 

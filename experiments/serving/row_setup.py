@@ -13,6 +13,7 @@ from tpusim.base.shown_value import cut
 from tpusim.hardware.legality import default_shape
 from tpusim.models import Transformer
 from tpusim.plan import ServingPlan
+from tpusim.plan.serving_plan import DATA
 from tpusim.serving.engines import Engine
 from tpusim.serving.engines.parallelism import Parallelism
 from tpusim.serving.engines.served_models import served_model
@@ -37,6 +38,11 @@ ENGINE = {
 """Settings of an engine by the columns of whole numbers."""
 
 UNKNOWN_VOCAB = 32000
+
+IMAGES = "diffusion"
+"""The phase of a row that makes images."""
+
+FULLY_SHARDED = "fsdp"
 
 
 @dataclass(slots=True)
@@ -63,8 +69,13 @@ def row_setup(row: ServingRow) -> RowSetup:
     pod = _pod(row, assumed)
     engine = _engine(row, pod, assumed)
     model = _model(row, assumed)
+    if (row.text("phase") == IMAGES) == model.reads_text:
+        kind = "text" if model.reads_text else "images"
+        raise PlanError(
+            f"phase is {cut(row.text('phase'))!r}, but {model.name} is a model of {kind}"
+        )
     latent = bool(getattr(model, "kv_rank", 0))
-    keys = {**_division(row, model, pod), **_dtypes(row, assumed)}
+    keys = {**_division(row, model, pod), **_dtypes(row, assumed, cached=model.reads_text)}
     experts = ServingPlan(**keys).expert_devices
     plan = ServingPlan(**keys, **engine.followed(experts, latent=latent))
     return RowSetup(row, model, plan, pod, engine, assumed)
@@ -92,7 +103,7 @@ def _engine(row: ServingRow, pod: ts.Slice, assumed: list[str]) -> Engine:
     engine = Engine.of(row.text("engine"), row.text("engine_version"), chip, **changes)
     if not row.text("max_num_seqs") and "linear" in row.text("model_kind"):
         engine = _with_few_states(row, engine)
-    if row.text("arrival") != "static":
+    if row.text("arrival") != "static" and row.text("phase") != IMAGES:
         assumed += [
             f"{key} {getattr(engine, key)}"
             for key in (*ENGINE.values(), "memory_fraction", "chunked_prefill", "prefix_cache")
@@ -133,13 +144,15 @@ def _division(row: ServingRow, model: Any, pod: ts.Slice) -> dict[str, Any]:
     if devices != pod.devices:
         raise PlanError(f"devices is {devices}, but {pod} has {pod.devices}")
     layout = row.text("ffn_layout")
+    if not model.reads_text:
+        return _division_of_images(row, model, devices)
     attention = "tokens" if row.text("attn_layout") == "batch" else "heads"
     if layout == "weight_stationary_2d":
         return {"mesh": _two_dimensions(devices, model), "attention": attention}
     if layout.startswith("weight_gathered"):
         mesh = _two_dimensions(devices, model)
         return {"mesh": mesh, "attention": attention, "gather_weights": True}
-    if layout not in ("", "weight_stationary_1d", "replicated", "fsdp"):
+    if layout not in ("", "weight_stationary_1d", "replicated", FULLY_SHARDED):
         raise PlanError(f"ffn_layout is {cut(layout)!r}, which is not known")
     parallel = Parallelism.of_devices(
         devices,
@@ -148,6 +161,21 @@ def _division(row: ServingRow, model: Any, pod: ts.Slice) -> dict[str, Any]:
         ep=row.whole("ep", 1),
     )
     return {**parallel.plan_keys(), "attention": attention}
+
+
+def _division_of_images(row: ServingRow, model: Any, devices: int) -> dict[str, Any]:
+    """Return the mesh of a model of images: their data parallelism, with whole or divided weights.
+
+    Divided ones are gathered before each matmul (`ffn_layout` fsdp).
+    """
+    if row.whole("tp", 1) > 1:
+        raise PlanError("tp is for models of text; leave it out, as devices divide the images")
+    keys: dict[str, Any] = {"mesh": {DATA: devices}}
+    if row.text("ffn_layout") == FULLY_SHARDED:
+        if not hasattr(model, "embed"):
+            raise PlanError(f"ffn_layout is fsdp, but {model.name} has no dimension embed")
+        keys["rules"] = {"embed": DATA}
+    return keys
 
 
 def _two_dimensions(devices: int, model: Any) -> dict[str, int]:
@@ -160,7 +188,7 @@ def _two_dimensions(devices: int, model: Any) -> dict[str, int]:
     return {"embed": wide, "tensor": devices // wide}
 
 
-def _dtypes(row: ServingRow, assumed: list[str]) -> dict[str, Any]:
+def _dtypes(row: ServingRow, assumed: list[str], *, cached: bool) -> dict[str, Any]:
     weights = row.text("w_dtype")
     if not weights:
         weights = checkpoint_dtype(row.text("hf_id", row.text("model")))
@@ -168,7 +196,7 @@ def _dtypes(row: ServingRow, assumed: list[str]) -> dict[str, Any]:
     cache = row.text("kv_dtype")
     if not cache:
         cache = "bf16"
-        assumed.append(f"cache {cache}")
+        assumed += [f"cache {cache}"] if cached else []
     matmul = row.text("act_dtype", "bf16")
     return {
         "weight_dtype": weights,

@@ -55,7 +55,7 @@ class SingleStreamTransformer(Architecture):
     embed: int
     mlp: int
     heads: int
-    refiners: int = 2
+    refiners: int = 0
     vector: int = 256
     time_hidden: int = 1024
     latent: int = 128
