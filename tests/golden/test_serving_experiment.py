@@ -179,7 +179,7 @@ def test_images_are_their_steps_and_the_ends(run: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "least", "most"),
     [
-        ({"resolution": "512"}, 0.1, 0.25),
+        ({"resolution": "512"}, 0.25, 0.35),
         ({"text": "512"}, 1.02, 1.2),
         ({"ffn_layout": "fsdp"}, 1.2, 3),
         ({"chip": "v5e"}, 2, 5),
