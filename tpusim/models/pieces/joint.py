@@ -74,7 +74,7 @@ def modulation(w: GraphWriter, name: str, vector: Vectors, count: Count, width: 
 
     width: dimension of a row; that of the vector where it is not given.
     """
-    size = count * w.sizes[w.dim(width) if width else vector.dims[-1]]
+    size = count * w.extent(width or vector.dims[-1])
     rows = f"{size}.modulations"
     w.sizes[rows] = size
     return linear(w, name, vector, rows)
