@@ -57,7 +57,8 @@ def right(w: GraphWriter, name: str, callee: str) -> Any:
         "dims": {"reshape": x.dims, "recurrence": ("embed",)}.get(callee, "embed"),
         "count": 2, "out_channels": 8, "taps": 3 if callee == "pool" else (3, 3), "stride": 1,
         "layers": 2, "trips": 2, "classes": 3, "size": 4, "factor": 2, "flops": 1.0, "shift": 0,
-        "gate": 0, "activation": "relu", "low_rank_queries": True, "layer": layer, "step": layer,
+        "gate": 0, "scale": 0, "given": 4, "activation": "relu",
+        "low_rank_queries": True, "layer": layer, "step": layer,
         "states": ("h",), "emitted": ("h",), "names": ("a", "b"), "loss": x, "norm": "layer",
         "op": None, "dtype": "compute", "heads": "", "head_dim": 64,
     }  # fmt: skip
@@ -65,7 +66,8 @@ def right(w: GraphWriter, name: str, callee: str) -> Any:
 
 
 IMAGES = ("convolution", "pool", "upsample", "mean_of_positions", "batch_norm", "device_norm",
-          "frozen_norm", "instance_norm", "normed", "concatenated")  # fmt: skip
+          "frozen_norm", "instance_norm", "normed", "concatenated", "biased_convolution",
+          "residual_block", "doubled")  # fmt: skip
 """Pieces that read images."""
 
 WRITER = ("size", "dim", "dims", "extent", "twin", "scope", "marked", "part", "sized", "tensor",

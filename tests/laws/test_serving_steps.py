@@ -258,7 +258,9 @@ def test_a_plan_that_cannot_be(keys: dict[str, object], message: str) -> None:
         ServingPlan(**keys)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["resnet-50", "vit-b/16", "stable-diffusion-3-medium"])
+@pytest.mark.parametrize(
+    "name", ["resnet-50", "vit-b/16", "stable-diffusion-3-medium", "z-image-turbo", "sdxl-vae"]
+)
 def test_a_step_of_images_is_their_forward_pass(name: str) -> None:
     model, plan = ts.models.load(name), ServingPlan(mesh={"data": 4})
     step = serve_step(model, plan, POD, prompt(8), StepShape(tokens=2, rows=2))

@@ -38,6 +38,20 @@ def test_losses_of_pairs() -> None:
     assert np.allclose(library.own_sigmoid(logits, zero, zero), by_hand, rtol=1e-5)
 
 
+def test_rows_scale_and_a_vector_fills() -> None:
+    """The second row of each example is added to 1; the vector follows the tokens given."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3)), jnp.float32)
+    rows = jnp.asarray(np.random.default_rng(1).normal(size=(2, 6)), jnp.float32)
+    scaled = library.scaled(x, rows, 1)
+    filled = library.filled(x, rows[0, :3], 4)
+    for example in range(2):
+        for token in range(5):
+            by_hand = x[example, token] * (1 + rows[example, 3:])
+            assert np.allclose(scaled[example, token], by_hand)
+            kept = rows[0, :3] if token == 4 else x[example, token]
+            assert np.allclose(filled[example, token], kept)
+
+
 def test_a_frozen_tower_has_no_state_and_keeps_its_weights() -> None:
     source = ts.export_jax(
         TwoTowers(image=VisionTransformer(**IMAGE), text=TEXT, shared=32, frozen="image"),
