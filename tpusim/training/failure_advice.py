@@ -8,6 +8,7 @@ from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
 from tpusim.base.toml_text import toml
+from tpusim.base.units import format_amount
 from tpusim.results import PlanResult
 from tpusim.training.checkpoint import checkpoint_cost
 from tpusim.training.durations import duration
@@ -84,7 +85,7 @@ class RunAdvice(ShortRepr):
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the run as given and each change as texts, in the columns of `ADVICE_HEADS`."""
         for each in (self.base, *self.changes):
-            cost = "-" if each.cost_usd is None else f"{each.cost_usd:,.0f}"
+            cost = "-" if each.cost_usd is None else format_amount(each.cost_usd)
             wall = duration(each.survey.mean_s)
             yield each.title or "as given", wall, f"{self.gain(each):.1%}", cost
 
