@@ -100,6 +100,7 @@ def random_server(seed: int) -> tuple[Traffic, Policy, dict[str, Any]]:
         reserve=draw.choice([None, None, 0.5, 0.1]),
         prefix_cache=bool(prefixes),
         host_ps=draw.choice([0, 3 * MS]),
+        schedule_ps=draw.choice([0, 0, 4 * MS]),
         sequence_ps=draw.choice([0, 0, 30_100]),
         request_ps=draw.choice([0, MS]),
         drafted=drafted,

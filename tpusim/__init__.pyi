@@ -51,11 +51,11 @@ from .server import StepLoad as StepLoad
 from .serving import ServingResult as ServingResult
 from .serving.engines import Engine as Engine
 from .serving.knee import knee as knee
+from .serving.replica_loss import ServerFailures as ServerFailures
 from .serving.search import ServerSpace as ServerSpace
 from .serving.search import Targets as Targets
 from .serving.search import search_servers as search_servers
 from .serving.serve import serve as serve
-from .serving.server_failures import ServerFailures as ServerFailures
 from .simulation import explain_collectives as explain_collectives
 from .simulation import explain_placement as explain_placement
 from .simulation import simulate as simulate

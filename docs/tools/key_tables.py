@@ -17,7 +17,7 @@ from tpusim.runfile.serving import DEFAULT_ENGINE
 from tpusim.runfile.serving_fields import SERVING_FIELDS
 from tpusim.searches.request import SearchRequest
 from tpusim.serving.engines import Engine
-from tpusim.serving.server_failures import ServerFailures
+from tpusim.serving.replica_loss import ServerFailures
 from tpusim.sweeps import Space
 
 UNITS = {
@@ -27,7 +27,7 @@ UNITS = {
     "input_s": "s",
     "rate": "requests/s",
     **dict.fromkeys(("cold_start_s", "at_s", "mtbf_s", "ttft_s", "tpot_s"), "s"),
-    **dict.fromkeys(("host_s", "sequence_s", "request_s", "hold_s", "ready_s"), "s"),
+    **dict.fromkeys(("host_s", "schedule_s", "sequence_s", "request_s", "hold_s", "ready_s"), "s"),
     **dict.fromkeys(("record_bytes", "read_bytes"), "B"),
     **dict.fromkeys(("read_latency", "decode_s"), "s"),
     **dict.fromkeys(
@@ -65,7 +65,7 @@ SLICE_DEFAULTS = {
 }
 
 
-FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "kernel", "version")
+FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "kernel", "on_chip", "version")
 """Settings of an engine that have rows of their own."""
 
 LARGE = 1e6
@@ -192,6 +192,7 @@ def _serving_keys() -> Iterator[Key]:
             "memory_fraction": of_engine,
             "moe_backend": of_engine,
             "kernel": of_engine,
+            "on_chip": of_engine,
         }
         yield key._replace(default=defaults.get(key.name, key.default))
     yield Key(

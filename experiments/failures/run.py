@@ -9,14 +9,14 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
+from math import exp, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tpusim as ts
 from tpusim.failures import Failures, mean_time_to_failure, units_of
 from tpusim.training import Checkpoints, TrainingResult, TrainingRun, run_setup, train_step
-from tpusim.training.expected_run import restart_seconds
-from tpusim.training.goodput_forms import best_interval, expected_ettr
+from tpusim.training.expected_run import expected_ettr, restart_seconds
 
 DAY = 86400.0
 NODE = ts.Slice("v5e", "2x4")
@@ -82,6 +82,20 @@ def ettr_runs() -> Iterator[Point]:
         every = interval or best_interval(write, DAY / per_day)
         form = expected_ettr(per_day / DAY, restart, every, write)
         yield value(f"ETTR, {name}", form, ettr(per_day, restart, every, write), "%")
+
+
+def best_interval(stop: float, mttf: float) -> float:
+    """Return the useful seconds between checkpoints that make a long run shortest.
+
+    It is where `1 - x = exp(-x - stop / mttf)`, with x the interval over `mttf`. Solved by Newton's
+    method.
+    """
+    share = stop / mttf
+    x = min(sqrt(2 * share), 1.0)
+    for _ in range(60):
+        power = exp(-x - share)
+        x -= (1 - x - power) / (power - 1)
+    return x * mttf
 
 
 def ettr(per_day: float, restart: float, interval: float, write: float) -> float:

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 from plans import ENCODER_480B, PLAN_480B, plan_of, small
 
-from tpusim.costs import HBM, STRAGGLERS, CostedProgram, Task, TaskLoop, link_seconds, route
-from tpusim.costs.impaired_links import slowed_route
+from tpusim.costs import (
+    HBM,
+    STRAGGLERS,
+    CostedProgram,
+    SliceLinks,
+    Task,
+    TaskLoop,
+    link_seconds,
+    route,
+)
 from tpusim.engine import Timeline, run
 from tpusim.hardware import Slice, Span, Topology, load_chip
 from tpusim.network import Loads, groups, link_shape
@@ -126,7 +134,7 @@ def test_a_gather_on_a_ring_takes_what_its_slow_link_allows(left: float) -> None
     chip, nbytes = load_chip("v4"), 1e9
     healthy = link_seconds(path, nbytes, chip)
     for group in members:
-        slowed = slowed_route(path, group, slowness)
+        slowed = SliceLinks(slowness, frozenset()).route(path, group)
         crosses = bool((group[0] == (0, 0, 0)).all())
         assert (slowed == path) != crosses
         if crosses:
@@ -149,7 +157,8 @@ def test_a_gather_on_a_line_waits_for_its_middle_only_when_that_is_slower(
 ) -> None:
     line = Topology((4, 2), (False, False))
     path = route(CollectiveKind.ALL_GATHER, (X,), line)
-    slowed = slowed_route(path, groups((X,), line)[0], slow_edge(line, (at, 0), left))
+    links = SliceLinks(slow_edge(line, (at, 0), left), frozenset())
+    slowed = links.route(path, groups((X,), line)[0])
     chip = load_chip("v5e")
     times = [link_seconds(each, 1e9, chip) for each in (slowed, path)]
     assert times[0] / times[1] == pytest.approx(longer)

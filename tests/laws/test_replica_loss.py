@@ -12,8 +12,13 @@ from tpusim.base.errors import PlanError
 from tpusim.base.json_text import json_text
 from tpusim.server import Outage, Policy, Served, StepLoad, serve
 from tpusim.serving.metrics import answered
-from tpusim.serving.replica_loss import Queue, ReplicaLoss, lose_replica
-from tpusim.serving.server_failures import ServerFailures, failures_per_day
+from tpusim.serving.replica_loss import (
+    Queue,
+    ReplicaLoss,
+    ServerFailures,
+    failures_per_day,
+    lose_replica,
+)
 from tpusim.traffic import Traffic
 
 POLICY = Policy(max_num_seqs=16, pages=400, host_ps=2 * MILLISECOND)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tpusim.base.errors import PlanError
 from tpusim.graph import CachedAttention, Einsum, TensorRole, walk
 from tpusim.pipeline.serving_step import StepShape, serving_graph
 from tpusim.plan import ServingPlan
-from tpusim.program import Compute, MatmulWork, walk_ops
+from tpusim.program import Compute, MatmulWork, VectorWork, walk_ops
 from tpusim.results import PlanResult
 from tpusim.server import StepLoad
 from tpusim.serving.capacity import cache_room
@@ -52,6 +53,29 @@ def test_a_decoded_token_reads_each_matrix_once(dtype: str) -> None:
     item = {"bf16": 2, "int8": 1, "fp8": 1, "int4": 0.5}[dtype]
     layers = 3 * (512 * 512 * 2 + 2 * 512 * 256 + 3 * 512 * 1024)
     assert read == pytest.approx((layers * item + 512 * 1000 * 2) / 4, rel=0.02)
+
+
+@pytest.mark.parametrize(("tokens", "chip", "kernel", "kept"), [
+    (1024, "v6e", "paged", True),
+    (200_000, "v6e", "paged", False),
+    (1024, "v5p", "paged", False),
+    (1024, "v6e", "dot", False),
+])  # fmt: skip
+def test_layers_that_are_written_out_keep_activations_on_the_chip(
+    tokens: int, chip: str, kernel: Any, kept: bool
+) -> None:
+    plan = ServingPlan(mesh={"tensor": 4}, kernel=kernel)
+    shape = StepShape(tokens=tokens, rows=1)
+    step = serve_step(
+        DENSE, plan, ts.Slice(chip, "2x2" + "x1" * (chip == "v5p")), prompt(64), shape
+    )
+    moved = {
+        op.name: op.work.read_bytes + op.work.write_bytes
+        for op, _ in walk_ops(step.program.body)
+        if isinstance(op, Compute) and isinstance(op.work, VectorWork)
+    }
+    residual = 3 * tokens * 512 * 2
+    assert moved["layer/mid"] == (0 if kept else residual)
 
 
 @pytest.mark.parametrize(("dtype", "item"), [("bf16", 2), ("int8", 1), ("fp8", 1), ("f32", 4)])
@@ -182,6 +206,7 @@ CHANGED = {
     "expert_parallel": True,
     "moe_backend": "fused",
     "kernel": "dot",
+    "on_chip": False,
     "attention": "tokens",
     "gather_weights": True,
     "weight_dtype": "int8",

@@ -31,3 +31,21 @@ def divisors(number: int) -> tuple[int, ...]:
     """
     low = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return (*low, *(number // n for n in reversed(low) if n * n != number))
+
+
+@cache
+def factored(number: int, most: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return every way to write a number as an ordered product of factors up to these limits.
+
+    >>> factored(4, (4, 2))
+    [(2, 2), (4, 1)]
+    """
+    first, *others = most
+    if not others:
+        return [(number,)] if number <= first else []
+    return [
+        (size, *rest)
+        for size in divisors(number)
+        if size <= first
+        for rest in factored(number // size, tuple(others))
+    ]

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -70,6 +71,26 @@ def check_positive(where: str, value: Any) -> None:
         raise PlanError(f"{where} is {value!r}; it must be a whole number of at least 1")
     if value > MOST_COUNT:
         raise PlanError(f"{where} is {shown(value)}; write at most {MOST_COUNT:.0e}")
+
+
+def check_from_zero(where: str, value: float) -> None:
+    """Raise PlanError unless the value is finite and not negative."""
+    if not isfinite(value) or value < 0:
+        raise PlanError(f"{where} is {value:g}; write a number from 0 up")
+
+
+def check_count(
+    where: str, value: Any, low: int, high: int, error: type[ValueError] = PlanError
+) -> None:
+    """Raise an error, by default PlanError, unless the value is a whole number in a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise error(f"{where} is {shown(value)}; write a whole number from {low} to {high:,}")
+
+
+def check_range(where: str, value: Any, low: float, high: float) -> None:
+    """Raise PlanError unless the value is a number in a range."""
+    if not is_number(value) or not low <= value <= high:
+        raise PlanError(f"{where} is {shown(value)}; write a number from {low:g} to {high:,g}")
 
 
 def check_flag(where: str, value: Any) -> None:

@@ -34,11 +34,7 @@ LOAD_HEAD = (
 def serve_run(run: ServingRun) -> ServingResult:
     """Return the simulated server of a run file. Raise PlanError without a section [traffic]."""
     with blame(run.where):
-        if run.traffic is None:
-            raise PlanError(
-                "the section [traffic] is missing; write one with rate, requests, prompt and output"
-            )
-        traffic = run.traffic.traffic(run.folder)
+        traffic = run.requests()
         options = {**asdict(run.options), "failures": run.failures}
         result = serve(run.model, run.plan, run.pod, traffic, run.engine, **options)
         return replace(result, notes=(*result.notes, *run.notes))
@@ -130,7 +126,7 @@ def _lengths(run: ServingRun) -> tuple[float, float]:
     """Return the mean tokens of a prompt and of an answer."""
     if run.traffic is None:
         return PROMPT, OUTPUT
-    requests = run.traffic.traffic(run.folder).requests
+    requests = run.requests().requests
     return float(requests.prompt.mean()), float(requests.output.mean())
 
 

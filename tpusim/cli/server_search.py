@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tpusim.base.errors import FileError, PlanError, TpusimError, blame
+from tpusim.base.errors import FileError, TpusimError, blame
 from tpusim.base.json_text import json_text
 from tpusim.base.text_files import write_files
 from tpusim.base.text_width import printed_on
@@ -16,7 +16,6 @@ from tpusim.serving.knee import knee_of
 from tpusim.serving.search import Targets, search_servers
 from tpusim.serving.search.found_server import ServerSearch
 from tpusim.serving.search.search_report import server_search_facts, server_search_text
-from tpusim.traffic import Traffic
 
 
 def configuration_of(run: ServingRun) -> Configuration:
@@ -24,19 +23,10 @@ def configuration_of(run: ServingRun) -> Configuration:
     return Configuration(pod=run.pod, plan=run.plan, engine=run.engine, **asdict(run.options))
 
 
-def traffic_of_run(run: ServingRun) -> Traffic:
-    """Return the requests of a run file. Raise PlanError without a section [traffic]."""
-    if run.traffic is None:
-        raise PlanError(
-            "the section [traffic] is missing; write one with rate, requests, prompt and output"
-        )
-    return run.traffic.traffic(run.folder)
-
-
 def find_knee(run: ServingRun, *, as_json: bool) -> str:
     """Return the load that saturates the server of a run file."""
     with blame(run.where):
-        found = knee_of(configuration_of(run), run.model, traffic_of_run(run))
+        found = knee_of(configuration_of(run), run.model, run.requests())
     return json_text(found.facts()) if as_json else str(found)
 
 
@@ -45,7 +35,7 @@ def advise_server(
 ) -> str:
     """Return what changes of the server of a run file gain."""
     with blame(run.where):
-        found = server_advice(configuration_of(run), run.model, traffic_of_run(run), targets)
+        found = server_advice(configuration_of(run), run.model, run.requests(), targets)
     if as_json:
         return json_text(found.facts())
     return str(found if top is None else replace(found, top=top))
@@ -70,7 +60,7 @@ def search_for_servers(
         number = len(space)
         return json_text({"servers": number}) if as_json else f"search      {number:,} servers"
     with blame(run.where), show_work("searching", quiet=quiet or as_json):
-        found = search_servers(run.model, space, traffic_of_run(run), given.targets, **given.how)
+        found = search_servers(run.model, space, run.requests(), given.targets, **given.how)
     name = run.model.name
     if folder is not None:
         with printed_on(None):

@@ -178,10 +178,11 @@ class _Devices:
         found = {path: 0}
         for number in impaired_slices(self.pod):
             links = SliceLinks.of(self.pod, number)
-            inside = self.places[:, 0] == number
-            for group in np.unique(groups[inside]).tolist():
-                own = inside & (groups == group)
-                members = np.unique(self.places[own, 1:-1], axis=0)
+            inside = np.flatnonzero(self.places[:, 0] == number)
+            grouped = inside[np.argsort(groups[inside], kind="stable")]
+            for own in np.split(grouped, np.flatnonzero(np.diff(groups[grouped])) + 1):
+                chips = np.unique(own // self.pod.chip.devices)
+                members = self.places[chips * self.pod.chip.devices, 1:-1]
                 slowed = links.route(path, members)
                 numbers[own] = found.setdefault(slowed, len(found))
         return numbers, list(found)

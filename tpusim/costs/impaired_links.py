@@ -49,47 +49,42 @@ class SliceLinks:
         return cls(slowness, links_out(pod, number))
 
     def route(self, path: CollectiveRoute, members: Chips) -> CollectiveRoute:
-        """Return the route of the group of some chips; see `slowed_route`."""
-        return slowed_route(path, members, self.slowness, self.out)
+        """Return the route of the group of some chips, whose slow links carry longer loads.
 
+        members: coordinates of the group's chips, [member, dimension].
 
-def slowed_route(
-    path: CollectiveRoute, members: Chips, slowness: Loads, out: LinkSet = frozenset()
-) -> CollectiveRoute:
-    """Return the route of the group of some chips, whose slow links carry longer loads.
-
-    members: coordinates of the group's chips, [member, dimension].
-    slowness: of each link the factor by which it is slower, [dimension, direction, *coordinates].
-    out: links that carry nothing, around which the group's messages go.
-
-    The route itself if the group uses no slow link and none that carries rerouted bytes. Bytes on
-    its links are those that healthy links would move in the same time, around broken links at least
-    those of the busiest group of a healthy slice; those across the die and in HBM stay what they
-    are.
-    """
-    carried = path.carried
-    if carried is None:
-        return path
-    asked = carried.kind, carried.algorithm, carried.spans, carried.topology, members, slowness
-    found = rerouted_pattern(*asked, out) if out else slowed_pattern(*asked)
-    if found is None:
-        return path
-    part, further = carried.part, path.hops - carried.hops
-    loads = {link: part * load for link, load in found.links}
-    share = max([*loads.values(), path.share] if out else loads.values())
-    weights = {link: link_weight(load / share) for link, load in loads.items()}
-    across = {link: weight for link, weight in path.links if link not in loads}
-    weights |= {
-        link: link_weight(weight / BUSIEST_WEIGHT * path.share / share)
-        for link, weight in across.items()
-    }
-    slowed = replace(
-        path,
-        share=share,
-        links=tuple(weights.items()),
-        paths=tuple((part * nbytes, hops + further) for nbytes, hops in found.paths),
-    )
-    if not out:
-        return slowed
-    around = replace(carried, out=out, hops=found.hops)
-    return replace(slowed, hops=found.hops + further, carried=around)
+        The route itself if the group uses no slow link and none that carries rerouted bytes. Bytes
+        on its links are those that healthy links would move in the same time, around broken links
+        at least those of the busiest group of a healthy slice; those across the die and in HBM stay
+        what they are.
+        """
+        carried = path.carried
+        if carried is None:
+            return path
+        where = carried.kind, carried.algorithm, carried.spans, carried.topology
+        found = (
+            rerouted_pattern(*where, members, self.slowness, self.out)
+            if self.out
+            else slowed_pattern(*where, members, self.slowness)
+        )
+        if found is None:
+            return path
+        part, further = carried.part, path.hops - carried.hops
+        loads = {link: part * load for link, load in found.links}
+        share = max([*loads.values(), path.share] if self.out else loads.values())
+        weights = {link: link_weight(load / share) for link, load in loads.items()}
+        across = {link: weight for link, weight in path.links if link not in loads}
+        weights |= {
+            link: link_weight(weight / BUSIEST_WEIGHT * path.share / share)
+            for link, weight in across.items()
+        }
+        slowed = replace(
+            path,
+            share=share,
+            links=tuple(weights.items()),
+            paths=tuple((part * nbytes, hops + further) for nbytes, hops in found.paths),
+        )
+        if not self.out:
+            return slowed
+        around = replace(carried, out=self.out, hops=found.hops)
+        return replace(slowed, hops=found.hops + further, carried=around)

@@ -41,6 +41,11 @@ class FailureKind(NamedTuple):
     excess_ps: int = 0
     replaced: bool = False
 
+    @property
+    def swaps(self) -> bool:
+        """A unit leaves the run: it failed, or a spare takes the place of one with a lost link."""
+        return self.loss is Loss.UNIT or self.replaced
+
 
 class Draws(NamedTuple):
     """Sources of random numbers: one a question, so that two plans meet the same failures.

@@ -9,7 +9,7 @@ a cube or a slice takes until it is repaired goes on beside the run.
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from math import lcm
 from typing import NamedTuple, TypeAlias
 
@@ -50,6 +50,11 @@ class Recovery(NamedTuple):
     spares: int | None = 0
     displaces: bool = False
     slices: int = 1
+
+    @property
+    def again(self) -> tuple[Phase, ...]:
+        """Phases until steps run again, without the restore."""
+        return self.restart if self.reshard is None else self.reshard
 
 
 @dataclass(slots=True)
@@ -120,57 +125,46 @@ class Loops:
         return Reached(steps + added, written, copied, spent)
 
 
-def run_interrupted(
-    loops: Loops,
-    before: Sequence[Phase],
-    kinds: Sequence[FailureKind],
-    recovery: Recovery,
-    draws: Draws,
-    *,
-    record: bool = False,
-) -> Outcome:
-    """Return how a run goes with one sequence of failures.
+@dataclass(slots=True)
+class InterruptedRun:
+    """A run with one sequence of failures, up to a time: what is kept, what is away for repair.
 
-    before: phases before its first step.
-    record: keep what it did, span by span.
-    """
-    run = _InterruptedRun(loops, kinds, recovery, draws, record)
-    run.run(before)
-    return run.outcome
-
-
-class _InterruptedRun:
-    """A run up to a time: its kept steps, what is away for repair, and when it fails next.
-
+    loops: its steps.
+    kinds: of its failures.
+    record: keep what it does, span by span.
+    now: the time.
     done: steps that are done; of those, `written` are in a checkpoint, `copied` in memory.
     away: when each unit that failed is back, and the kind of its failure, a heap.
     slow: when each link that failed is back, and what a step takes longer until then.
     blamed: kind of the failure from which the run recovers; empty while it does steps.
     """
 
-    def __init__(
-        self,
-        loops: Loops,
-        kinds: Sequence[FailureKind],
-        recovery: Recovery,
-        draws: Draws,
-        record: bool,
-    ) -> None:
-        self.loops, self.recovery, self.draws, self.record = loops, recovery, draws, record
-        self.failures = FailureQueue(kinds, draws)
-        self.outcome = Outcome()
-        self.now = self.done = self.written = 0
-        self.copied: int | None = None
-        self.away: list[tuple[int, str]] = []
-        self.slow: list[tuple[int, int]] = []
-        self.blamed = ""
+    loops: Loops
+    kinds: InitVar[Sequence[FailureKind]]
+    recovery: Recovery
+    draws: Draws
+    record: bool = False
+    outcome: Outcome = field(default_factory=Outcome)
+    now: int = 0
+    done: int = 0
+    written: int = 0
+    copied: int | None = None
+    away: list[tuple[int, str]] = field(default_factory=list)
+    slow: list[tuple[int, int]] = field(default_factory=list)
+    blamed: str = ""
+    failures: FailureQueue = field(init=False)
 
-    def run(self, before: Sequence[Phase]) -> None:
+    def __post_init__(self, kinds: Sequence[FailureKind]) -> None:
+        self.failures = FailureQueue(kinds, self.draws)
+
+    def run(self, before: Sequence[Phase]) -> Outcome:
+        """Return how the run goes; before: phases before its first step."""
         phases: Sequence[Phase] | None = before
         while phases is not None:
             failure = self._spend_phases(phases)
             phases = self._steps() if failure is None else self._recover(failure, self.done)
         self.outcome.total_ps = self.now
+        return self.outcome
 
     def _spend_phases(self, phases: Sequence[Phase]) -> FailureKind | None:
         """Go through phases; return the failure that ends them."""
@@ -258,7 +252,7 @@ class _InterruptedRun:
             *saved,
             (Activity.DETECTION, detection),
             *self._replacement(loss, self.now + detection),
-            *self._again(),
+            *self.recovery.again,
             (Activity.RESTORE, source),
         )
 
@@ -318,10 +312,6 @@ class _InterruptedRun:
             yield Activity.REPLACEMENT, max(0, back - now)
         elif loss is Loss.UNIT and not self._missing():
             yield Activity.REPLACEMENT, self.recovery.replace_ps
-
-    def _again(self) -> Sequence[Phase]:
-        again = self.recovery.reshard
-        return self.recovery.restart if again is None else again
 
     def _mend(self) -> None:
         """Take back what is repaired."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tpusim.engine.training_loop import Activity, ActivitySpan, TimedEntry, TrainingTimeline
@@ -37,102 +37,77 @@ class Progress:
         self.total_ps = timeline.total_ps
         self._step_ps = step_ps
         self._first = first
-        self._entries = _Level(timeline.entries)
-        self._writes = _Ends(timeline.writes)
-        self._copies = _Ends(timeline.copies)
+        self._entries = _Index(timeline.entries, lambda span: span.start_ps)
+        self._writes = _Index(timeline.writes, lambda span: span.end_ps)
+        self._copies = _Index(timeline.copies, lambda span: span.end_ps)
 
     def at(self, ps: int) -> Reached:
         """Return what is done by a time, from 0 to the end of the timeline."""
         spent: Counter[Activity] = Counter()
-        span, end = self._entries.at(ps, spent)
         steps = self._first
+        span = self._entries.last(ps, spent)
         if span is not None:
-            left = max(0, end - ps) if span.activity is Activity.STEPS else 0
-            steps = span.step - -(-left // self._step_ps)
-        return Reached(steps, self._writes.before(ps), self._copies.before(ps), spent)
+            left = max(0, span.end_ps - ps)
+            spent[span.activity] -= left
+            steps = span.step
+            if span.activity is Activity.STEPS:
+                steps -= -(-left // self._step_ps)
+        written, copied = self._writes.last(ps), self._copies.last(ps)
+        return Reached(steps, written and written.step, copied and copied.step, spent)
 
 
-class _Level:
-    """Entries one after another, with the time of each activity before each of them."""
+class _Index:
+    """Entries one after another, found by a time of their spans."""
 
-    def __init__(self, entries: Sequence[TimedEntry]) -> None:
+    def __init__(self, entries: Sequence[TimedEntry], key: Callable[[ActivitySpan], int]) -> None:
+        """Index entries; key: the start or the end of a span, by which it is found."""
         self.entries = entries
         self.inner = [
-            None if isinstance(entry, ActivitySpan) else _Level(entry.entries) for entry in entries
+            None if isinstance(entry, ActivitySpan) else _Index(entry.entries, key)
+            for entry in entries
         ]
-        self.starts = [_start(entry) for entry in entries]
+        self.times: list[int] = []
         self.before: list[dict[Activity, int]] = []
         self.total: Counter[Activity] = Counter()
         for entry, inner in zip(entries, self.inner, strict=True):
             self.before.append(dict(self.total))
-            if inner is None:
-                assert isinstance(entry, ActivitySpan)
+            if isinstance(entry, ActivitySpan):
+                self.times.append(key(entry))
                 self.total[entry.activity] += entry.end_ps - entry.start_ps
-            else:
-                assert not isinstance(entry, ActivitySpan)
-                for activity, length in inner.total.items():
-                    self.total[activity] += length * entry.repeats
+            elif inner is not None:
+                self.times.append(inner.times[0])
+                _add(self.total, inner.total, entry.repeats)
 
-    def at(self, ps: int, spent: Counter[Activity]) -> tuple[ActivitySpan | None, int]:
-        """Return the span at a time, with its steps, and its end; add what came before to `spent`.
+    def last(self, ps: int, spent: Counter[Activity] | None = None) -> ActivitySpan | None:
+        """Return the last span whose time is not after `ps`; None if there is none.
 
-        None where there are no entries.
+        spent: takes the time of each activity up to the end of that span.
         """
-        if not self.entries:
-            return None, 0
-        where = max(bisect_right(self.starts, ps) - 1, 0)
-        _add(spent, self.before[where])
-        entry, inner = self.entries[where], self.inner[where]
-        if isinstance(entry, ActivitySpan):
-            spent[entry.activity] += min(ps, entry.end_ps) - entry.start_ps
-            return entry, entry.end_ps
-        assert inner is not None
-        turn = min((ps - self.starts[where]) // entry.period_ps, entry.repeats - 1)
-        if turn:
-            _add(spent, inner.total, turn)
-        span, end = inner.at(ps - turn * entry.period_ps, spent)
-        assert span is not None
-        later = span._replace(step=span.step + turn * entry.period_steps)
-        return later, end + turn * entry.period_ps
-
-
-class _Ends:
-    """The ends of spans, which are in order."""
-
-    def __init__(self, entries: Sequence[TimedEntry]) -> None:
-        self.entries = entries
-        self.inner = [
-            None if isinstance(entry, ActivitySpan) else _Ends(entry.entries) for entry in entries
-        ]
-        self.firsts: list[int] = [
-            entry.end_ps if isinstance(entry, ActivitySpan) else _first_end(entry.entries)
-            for entry in entries
-        ]
-
-    def before(self, ps: int) -> int | None:
-        """Return the steps of the last span that is over by a time; None if there is none."""
-        where = bisect_right(self.firsts, ps) - 1
+        where = bisect_right(self.times, ps) - 1
         if where < 0:
             return None
         entry, inner = self.entries[where], self.inner[where]
+        if spent is not None:
+            _add(spent, self.before[where])
         if isinstance(entry, ActivitySpan):
-            return entry.step
+            if spent is not None:
+                spent[entry.activity] += entry.end_ps - entry.start_ps
+            return entry
         assert inner is not None
-        turn = min((ps - self.firsts[where]) // entry.period_ps, entry.repeats - 1)
-        steps = inner.before(ps - turn * entry.period_ps)
-        assert steps is not None
-        return steps + turn * entry.period_steps
+        turn = min((ps - self.times[where]) // entry.period_ps, entry.repeats - 1)
+        if turn and spent is not None:
+            _add(spent, inner.total, turn)
+        later = turn * entry.period_ps
+        span = inner.last(ps - later, spent)
+        assert span is not None
+        return ActivitySpan(
+            span.activity,
+            span.start_ps + later,
+            span.end_ps + later,
+            span.step + turn * entry.period_steps,
+        )
 
 
-def _start(entry: TimedEntry) -> int:
-    return entry.start_ps if isinstance(entry, ActivitySpan) else _start(entry.entries[0])
-
-
-def _first_end(entries: Sequence[TimedEntry]) -> int:
-    first = entries[0]
-    return first.end_ps if isinstance(first, ActivitySpan) else _first_end(first.entries)
-
-
-def _add(spent: Counter[Activity], more: dict[Activity, int], times: int = 1) -> None:
+def _add(spent: Counter[Activity], more: Mapping[Activity, int], times: int = 1) -> None:
     for activity, length in more.items():
         spent[activity] += times * length

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import HardwareError
@@ -11,6 +11,7 @@ from tpusim.base.short_repr import ShortRepr
 from tpusim.base.shown_value import shown
 from tpusim.base.text_entry import entry
 from tpusim.base.text_table import folded_table
+from tpusim.base.value_checks import check_count, is_number
 from tpusim.failures.causes import CAUSES, DAY_S
 from tpusim.failures.exposure import CUBE_CHIPS, SWITCHES
 from tpusim.failures.pod_question import Chances, PodQuestion
@@ -123,12 +124,12 @@ class Availability(ShortRepr):
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table of what can be placed by availability of a host, with its head."""
         each = sorted({self.chances, *self.others}, key=lambda chances: chances.host)
-        kept = [key for key in _COLUMNS if getattr(self.chances, key) is not None]
+        kept = {key: of for key, of in _COLUMNS.items() if getattr(self.chances, key) is not None}
         rows = [
-            (_share(found.host), *(_COLUMNS[key].shown(getattr(found, key)) for key in kept))
+            (_share(found.host), *(form(getattr(found, key)) for key, (_, form) in kept.items()))
             for found in each
         ]
-        return [("host", *(_COLUMNS[key].title for key in kept)), *rows]
+        return [("host", *(title for title, _ in kept.values())), *rows]
 
 
 def percent(fraction: float) -> str:
@@ -148,19 +149,14 @@ def _share(fraction: float) -> str:
     return f"{100 * fraction:.4g}%"
 
 
-class _Column(NamedTuple):
-    title: str
-    shown: Callable[[float], str]
-
-
-_COLUMNS = {
-    "switched": _Column("switched", percent),
-    "unrouted": _Column("without routing", percent),
-    "contiguous": _Column("fixed links", "{:.1%}".format),
-    "given": _Column("given place", percent),
-    "goodput": _Column("goodput", "{:.1%}".format),
+_COLUMNS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "switched": ("switched", percent),
+    "unrouted": ("without routing", percent),
+    "contiguous": ("fixed links", "{:.1%}".format),
+    "given": ("given place", percent),
+    "goodput": ("goodput", "{:.1%}".format),
 }
-"""Columns of the table: those of draws have as many digits as these allow."""
+"""Titles and formats of the table: what is drawn has as many digits as its samples allow."""
 
 
 @checked_call
@@ -199,7 +195,7 @@ def availability(
     dims = Topology.of(chip.slice_rules, shape).dims
     host = CAUSES["machine"].availability if host_availability is None else host_availability
     _check_host(host)
-    _check_count("slices", slices, 1, MOST_SLICES)
+    check_count("slices", slices, 1, MOST_SLICES, HardwareError)
     switched = bool(chip.slice_rules.max_cubes) and not static
     if not switched and (cubes is not None or spares is not None):
         links = "are taken as fixed" if static else "are fixed"
@@ -229,10 +225,10 @@ def _of_cubes(asked: PodQuestion, cubes: int | None, spares: int | None) -> PodQ
     pod = prod(asked.chip.pod_shape) // CUBE_CHIPS
     pool = pod
     if cubes is not None:
-        _check_count("cubes", cubes, 1, MOST_CUBES)
+        check_count("cubes", cubes, 1, MOST_CUBES, HardwareError)
         pool = cubes
     elif spares is not None:
-        _check_count("spares", spares, 0, MOST_CUBES)
+        check_count("spares", spares, 0, MOST_CUBES, HardwareError)
         pool = asked.cubes + spares
     if asked.cubes > pool:
         raise HardwareError(_too_large(asked, f"{pool} cubes", f"cubes = {asked.cubes} or more"))
@@ -244,18 +240,9 @@ def _too_large(asked: PodQuestion, pod: str, advice: str) -> str:
     return f"{many} of {format_shape(asked.shape)} cannot stand in a pod of {pod}; write {advice}"
 
 
-def _check_host(host: object) -> None:
-    number = isinstance(host, int | float) and not isinstance(host, bool)
-    if not (number and 0 < host <= 1):  # type: ignore[operator]
+def _check_host(host: Any) -> None:
+    if not (is_number(host) and 0 < host <= 1):
         raise HardwareError(
             f"host_availability is {shown(host)}; write the fraction of the time in which a host "
             "is up, more than 0 and at most 1, such as 0.999"
-        )
-
-
-def _check_count(name: str, value: object, least: int, most: int) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (whole and least <= value <= most):  # type: ignore[operator]
-        raise HardwareError(
-            f"{name} is {shown(value)}; write a whole number from {least} to {most:,}"
         )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.shipped_table import shipped_table
 from tpusim.base.shown_value import shown
-from tpusim.base.value_checks import MOST_SECONDS, is_number
+from tpusim.base.value_checks import MOST_SECONDS, check_range, is_number
 
 Lost = Literal["unit", "link", "process"]
 """What a failure takes: a cube or slice until it is repaired, a link that is routed around where
@@ -64,9 +64,9 @@ class Cause:
         for key in keys:
             if key not in NUMBERS:
                 raise PlanError(f"{where} has no {key!r}; {nearest(str(key), NUMBERS)}")
-        checked: dict[str, Any] = {
-            key: _number(f"{where}.{key}", key, value) for key, value in keys.items()
-        }
+        for key, value in keys.items():
+            check_range(f"{where}.{key}", value, *_LIMITS.get(key, (0.0, MOST_SECONDS)))
+        checked: dict[str, Any] = {key: float(value) for key, value in keys.items()}
         given = dict.fromkeys(checked, "given")
         return replace(self, **checked, sources={**self.sources, **given})
 
@@ -97,21 +97,10 @@ def _read_causes() -> Mapping[str, Cause]:
 
 
 def _cause(name: str, table: Mapping[str, Any]) -> Cause:
-    numbers = {key: each["value"] for key, each in table.items() if isinstance(each, Mapping)}
-    sources = {
-        key: f"{each['kind']}: {each['source']}"
-        for key, each in table.items()
-        if isinstance(each, Mapping)
-    }
+    found = {key: each for key, each in table.items() if isinstance(each, Mapping)}
+    numbers = {key: each["value"] for key, each in found.items()}
+    sources = {key: f"{each['kind']}: {each['source']}" for key, each in found.items()}
     return Cause(name=name, unit=table["unit"], loses=table["loses"], **numbers, sources=sources)
-
-
-def _number(where: str, key: str, value: object) -> float:
-    """Return a number of a cause. Raise PlanError if it is out of range."""
-    low, high = _LIMITS.get(key, (0.0, float(MOST_SECONDS)))
-    if not is_number(value) or not low <= float(str(value)) <= high:
-        raise PlanError(f"{where} is {shown(value)}; write a number from {low:g} to {high:,g}")
-    return float(str(value))
 
 
 _LIMITS: Mapping[str, tuple[float, float]] = {

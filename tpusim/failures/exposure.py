@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import ceil
 
 from tpusim.failures.causes import DAY_S, Cause
+from tpusim.failures.static_places import host_sides
 from tpusim.hardware import Slice, Topology
 from tpusim.hardware.broken_parts import is_made_of_cubes
 from tpusim.hardware.slice_rules import CUBE
@@ -16,9 +17,6 @@ CUBE_CABLES = 6 * CUBE * CUBE
 SWITCHES = 3 * CUBE * CUBE
 """Optical circuit switches that join cubes: one for each dimension and place on a face, 48
 (arXiv:2304.01433)."""
-
-HOST_LINKS = {1: 0, 2: 1, 4: 4, 8: 10}
-"""ICI links between the chips of a host, a rectangle of so many: 2x2 has 4, 2x4 has 10."""
 
 
 def made_of_cubes(pod: Slice) -> bool:
@@ -53,7 +51,9 @@ def unit_chips(pod: Slice) -> int:
 
 
 def _within(pod: Slice) -> int:
-    return HOST_LINKS.get(min(pod.chip.host_chips, pod.topology.chips), 0)
+    """Return the ICI links between the chips of a host: 4 of 2x2, 10 of 2x4."""
+    short, long = host_sides(min(pod.chip.host_chips, pod.topology.chips))
+    return 2 * short * long - short - long
 
 
 def _links(torus: Topology) -> int:

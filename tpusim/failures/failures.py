@@ -8,7 +8,13 @@ from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError, nearest
 from tpusim.base.html_text import html_fields
 from tpusim.base.shown_value import shown
-from tpusim.base.value_checks import check_flag, check_positive, is_number, seconds
+from tpusim.base.value_checks import (
+    check_count,
+    check_flag,
+    check_positive,
+    is_number,
+    seconds,
+)
 from tpusim.failures.causes import CAUSES, Cause
 
 MOST_RUNS = 100_000
@@ -56,7 +62,7 @@ class Failures:
         check_positive("failures.runs", self.runs)
         for name, most in (("runs", MOST_RUNS), ("seed", MOST_SEED), ("spares", MOST_SPARES)):
             if getattr(self, name) is not None:
-                _check_count(f"failures.{name}", getattr(self, name), most)
+                check_count(f"failures.{name}", getattr(self, name), 0, most)
         if self.slowdown is not None and not (is_number(self.slowdown) and self.slowdown >= 1):
             raise PlanError(
                 f"failures.slowdown is {shown(self.slowdown)}; write the time of a step on a "
@@ -98,8 +104,3 @@ def _changed_causes(given: Mapping[str, Any]) -> Mapping[str, Cause]:
         name: cause.changed(f"failures.causes.{name}", given[name]) if name in given else cause
         for name, cause in CAUSES.items()
     }
-
-
-def _check_count(where: str, value: Any, most: int) -> None:
-    if not is_number(value) or value != int(value) or not 0 <= value <= most:
-        raise PlanError(f"{where} is {shown(value)}; write a whole number from 0 to {most:,}")

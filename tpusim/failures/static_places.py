@@ -20,9 +20,13 @@ SAMPLES = 4096
 
 def host_block(chip: Chip) -> Dims:
     """Return the chips of a host along each dimension of the pod: 2 x 2 (x 1), or 2 x 4."""
-    count = chip.host_chips
-    short = next(side for side in range(isqrt(count), 0, -1) if count % side == 0)
-    return (short, count // short, 1)[: len(chip.pod_shape)]
+    return (*host_sides(chip.host_chips), 1)[: len(chip.pod_shape)]
+
+
+def host_sides(chips: int) -> tuple[int, int]:
+    """Return the chips along the short and the long side of a host of so many."""
+    short = next(side for side in range(isqrt(chips), 0, -1) if chips % side == 0)
+    return short, chips // short
 
 
 def host_cables(block: Dims) -> int:

@@ -50,6 +50,7 @@ class CacheForm:
     fused: attention is a kernel; otherwise it is `DOT_OPERATIONS`.
     page_seconds: to start the copies of pages, per key.
     fused_experts: experts and the exchange of their rows are one kernel.
+    on_chip: what passes between the operations of a layer with a kernel stays on the chip.
     """
 
     tokens: int
@@ -60,6 +61,7 @@ class CacheForm:
     fused: bool = True
     page_seconds: float = 0.0
     fused_experts: bool = False
+    on_chip: bool = True
 
 
 def cached_pass(graph: Graph, form: CacheForm, load: Mapping[str, int]) -> Graph:
@@ -83,7 +85,10 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
     """Yield an operation over the cache: causal attention reads it, and all others are the same."""
     if isinstance(op, Scan):
         body = tuple(made for inner in op.body for made in _cached(inner, form))
-        yield replace(op, body=with_early_gates(body))
+        cached = any(isinstance(each, CachedAttention | LinearAttention) for each in body)
+        yield replace(
+            op, body=with_early_gates(body), written_out=form.fused and form.on_chip and cached
+        )
     elif isinstance(op, Attention) and op.causal:
         yield _cached_attention(op, form)
     elif isinstance(op, LinearAttention):

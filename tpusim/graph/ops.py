@@ -43,6 +43,7 @@ class Scan:
     weights_only: the weight-gradient half of a split backward pass, which reads residuals that the
         other half has saved.
     unrolled: each iteration is written on its own, so that nothing is stacked.
+    written_out: each iteration is written on its own, in the step of a server.
     checkpointed: a policy says what is saved; otherwise all that operations read is, as they read
         it.
     """
@@ -63,6 +64,7 @@ class Scan:
     apart: bool = False
     weights_only: bool = False
     unrolled: bool = False
+    written_out: bool = False
     checkpointed: bool = True
     phase: Phase = Phase.FORWARD
 

@@ -11,20 +11,20 @@ not made of whole cubes, ends the slice.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from tpusim.base.errors import HardwareError
 from tpusim.hardware.catalogue import catalogue_rules
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.part_tables import (
-    PartTable,
+    MachineParts,
     PlaceReader,
+    Reader,
     chip_words,
     is_whole_numbers,
     link_ends,
-    part_row,
-    shown_parts,
 )
 from tpusim.hardware.slice_rules import CUBE, SliceRules
 from tpusim.hardware.topology import DIMENSION_NAMES, Topology
@@ -40,6 +40,8 @@ class BrokenLink:
     between: coordinates of both chips.
     slice: number of their slice, from 0.
     """
+
+    EXAMPLE: ClassVar = "{ between = [[3, 0, 0], [0, 0, 0]] }"
 
     between: tuple[Dims, Dims]
     slice: int = 0
@@ -62,6 +64,8 @@ class BrokenSwitch:
     slice: number of the slice whose links it carries, from 0.
     """
 
+    EXAMPLE: ClassVar = "{ dim = 0, at = [1, 2] }"
+
     dim: int
     at: tuple[int, int]
     slice: int = 0
@@ -83,8 +87,11 @@ class BrokenSwitch:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenParts:
+class BrokenParts(MachineParts):
     """The broken parts of a machine that keeps running."""
+
+    NAME: ClassVar = "broken"
+    KINDS: ClassVar = {"switches": BrokenSwitch, "links": BrokenLink}
 
     links: tuple[BrokenLink, ...] = ()
     switches: tuple[BrokenSwitch, ...] = ()
@@ -101,15 +108,12 @@ class BrokenParts:
         Raise HardwareError for what is no such table, for parts that the machine does not have or
         that end its slice, and for a link without a way round it.
         """
-        if isinstance(given, BrokenParts):
-            given = given.written
-        if given is None:
-            return cls()
-        if isinstance(given, Mapping) and any(given.values()):
+        lists = given.written if isinstance(given, BrokenParts) else given
+        if isinstance(lists, Mapping) and any(lists.values()):
             _check_reroutes(topology, rules)
+        readers: dict[str, Reader] = {"dim": _dimension, "at": _face_position}
         places = PlaceReader(topology, num_slices)
-        reader = _PartReader(places)
-        found = cls(**_TABLE.read(given, BROKEN_ADVICE, reader.value, reader.check))
+        found = cls.read(given, places, readers, partial(_check_optical, topology))
         for part in found.every:
             _check_detours(part, found.directed(part.slice, topology), topology)
         return found
@@ -118,15 +122,6 @@ class BrokenParts:
     def every(self) -> tuple[BrokenLink | BrokenSwitch, ...]:
         """All broken parts: switches, links."""
         return (*self.switches, *self.links)
-
-    @property
-    def written(self) -> dict[str, list[dict[str, Any]]]:
-        """The parts as plain data, as a user writes them; keys without parts are left out."""
-        found = {
-            "links": [part_row(each) for each in self.links],
-            "switches": [part_row(each) for each in self.switches],
-        }
-        return {key: rows for key, rows in found.items() if rows}
 
     @property
     def slices(self) -> tuple[int, ...]:
@@ -138,56 +133,19 @@ class BrokenParts:
         mine = (part for part in self.every if part.slice == number)
         return frozenset(link for part in mine for link in part.links(topology))
 
-    def __bool__(self) -> bool:
-        return bool(self.every)
 
-    def __str__(self) -> str:
-        return shown_parts(self.every)
-
-
-def _identity(part: BrokenLink | BrokenSwitch) -> object:
-    if isinstance(part, BrokenLink):
-        return frozenset(part.between), part.slice
-    return part
-
-
-_TABLE = PartTable(
-    name="broken",
-    kinds={"links": BrokenLink, "switches": BrokenSwitch},
-    examples={
-        "links": "{ between = [[3, 0, 0], [0, 0, 0]] }",
-        "switches": "{ dim = 0, at = [1, 2] }",
-    },
-    needed={"links": ("between",), "switches": ("dim", "at")},
-    identity=_identity,
-)
-BROKEN_ADVICE = f"a table of lists, such as switches = [{_TABLE.examples['switches']}]"
+BROKEN_ADVICE = BrokenParts.advice()
 """What to write for the broken parts of a slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PartReader:
-    """Reads broken parts of slices of whole cubes."""
-
-    places: PlaceReader
-
-    def value(self, key: str, where: str, name: str, value: Any) -> Any:
-        """Return a value of a link or switch."""
-        if name == "slice":
-            return self.places.slice_number(where, value)
-        if name == "between":
-            return self.places.ends(where, value, _TABLE.examples["links"])
-        return _dimension(where, value) if name == "dim" else _face_position(where, value)
-
-    def check(self, key: str, where: str, part: BrokenLink | BrokenSwitch) -> None:
-        """Raise HardwareError for a link whose failure ends its slice."""
-        topology = self.places.topology
-        if isinstance(part, BrokenLink) and not all(map(is_optical, part.links(topology))):
-            raise HardwareError(
-                f"{where} is {part}, an electrical link inside a cube, which ends its slice; write "
-                f"a link between two cubes or round the torus, whose ends are at {CUBE - 1} and 0 "
-                f"modulo {CUBE} along its dimension"
-            )
+def _check_optical(topology: Topology, where: str, part: BrokenLink | BrokenSwitch) -> None:
+    """Raise HardwareError for a link whose failure ends its slice."""
+    if isinstance(part, BrokenLink) and not all(map(is_optical, part.links(topology))):
+        raise HardwareError(
+            f"{where} is {part}, an electrical link inside a cube, which ends its slice; write a "
+            f"link between two cubes or round the torus, whose ends are at {CUBE - 1} and 0 modulo "
+            f"{CUBE} along its dimension"
+        )
 
 
 def _check_reroutes(topology: Topology, rules: SliceRules) -> None:

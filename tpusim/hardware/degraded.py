@@ -35,17 +35,7 @@ def degraded(pod: Slice, fault: str, dim: int | None = None) -> Slice:
     if dim is not None and dim not in range(len(dims)):
         raise HardwareError(f"dim is {dim!r}; write a dimension of {pod.topology}, from 0")
     along = dims.index(max(dims)) if dim is None else dim
-    healthy = pod.healthy
-    return Slice(
-        healthy.chip,
-        dims,
-        healthy.num_slices,
-        healthy.topology.twisted,
-        healthy.dcn_oversubscription,
-        healthy.clock,
-        pod.slow,
-        broken=_parts(pod, fault, along),
-    )
+    return pod.changed(broken=_parts(pod, fault, along))
 
 
 def _parts(pod: Slice, fault: str, dim: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:

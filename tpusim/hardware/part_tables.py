@@ -3,94 +3,138 @@
 A table has lists of parts by kind, such as `{"links": [{"between": [[0, 0, 0], [1, 0, 0]]}]}`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import partial
+from typing import Any, ClassVar, Self, TypeAlias
 
 from tpusim.base.errors import HardwareError, nearest
+from tpusim.base.value_checks import is_list
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.topology import Topology
 
 SHOWN_PARTS = 4
 """Parts that are printed with a slice; of more, the number."""
 
-ReadValue: TypeAlias = Callable[[str, str, str, Any], Any]
-"""Reads a value of a part from the part's kind, where it is written, its name and what is there."""
+_PLACE = ("at", "between", "dim", "slice")
+"""Fields that say which part of a machine is meant."""
+
+Reader: TypeAlias = Callable[[str, Any], Any]
+"""Reads a value of a part from where it is written and what is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartTable:
-    """The form of a table of parts.
+class MachineParts:
+    """Parts of a machine: a dataclass with a tuple of parts for each list of its table.
 
-    name: of the key that the table is under, such as `slow`.
-    kinds: the class of the parts of each list.
-    examples: a part of each list, as written.
-    needed: names that each part of a list has.
-    identity: what no two parts of a list share.
+    NAME: of the key that the table is under, such as `slow`.
+    KINDS: the class of the parts of each list, with an `EXAMPLE` of one as it is written.
     """
 
-    name: str
-    kinds: Mapping[str, Any]
-    examples: Mapping[str, str]
-    needed: Mapping[str, tuple[str, ...]]
-    identity: Callable[[Any], object]
+    __slots__ = ()
+    NAME: ClassVar[str]
+    KINDS: ClassVar[Mapping[str, Any]]
 
+    @classmethod
+    def advice(cls) -> str:
+        """Return what to write for the table, with its first list as an example."""
+        key, kind = next(iter(cls.KINDS.items()))
+        return f"a table of lists, such as {key} = [{kind.EXAMPLE}]"
+
+    @classmethod
     def read(
-        self, given: Any, advice: str, value: ReadValue, check: Callable[[str, str, Any], None]
-    ) -> dict[str, tuple[Any, ...]]:
-        """Return the parts of each list.
+        cls,
+        given: Any,
+        places: "PlaceReader",
+        readers: Mapping[str, Reader],
+        check: Callable[[str, Any], None],
+    ) -> Self:
+        """Return the parts that a user wrote.
 
-        advice: what to write for the table.
-        check: raises HardwareError for a part, by its kind and where it is written.
+        given: a table of lists; None for no parts.
+        readers: of the values of a part by their names, but for slices and the ends of links.
+        check: raises HardwareError for a part, by where it is written.
 
         Raise HardwareError for what is no such table.
         """
+        given = given.written if isinstance(given, cls) else {} if given is None else given
         if not isinstance(given, Mapping):
-            raise HardwareError(f"{self.name} is {given!r}; write {advice}")
+            raise HardwareError(f"{cls.NAME} is {given!r}; write {cls.advice()}")
         for key in given:
-            if key not in self.kinds:
-                raise HardwareError(f"{self.name} has no {key!r}; {nearest(str(key), self.kinds)}")
-        return {key: self._each_once(key, rows, value, check) for key, rows in given.items()}
+            if key not in cls.KINDS:
+                raise HardwareError(f"{cls.NAME} has no {key!r}; {nearest(str(key), cls.KINDS)}")
+        ends = partial(places.ends, cls.KINDS["links"].EXAMPLE)
+        every: dict[str, Reader] = {"slice": places.slice_number, "between": ends, **readers}
+        return cls(**{key: cls._each_once(key, given[key], every, check) for key in given})
 
+    @classmethod
     def _each_once(
-        self, key: str, rows: Any, value: ReadValue, check: Callable[[str, str, Any], None]
+        cls,
+        key: str,
+        rows: Any,
+        readers: Mapping[str, Reader],
+        check: Callable[[str, Any], None],
     ) -> tuple[Any, ...]:
         """Return the parts of a list; raise HardwareError for one that is listed twice."""
-        if isinstance(rows, Mapping | str) or not isinstance(rows, Sequence):
+        kind = cls.KINDS[key]
+        if isinstance(rows, Mapping) or not is_list(rows):
             raise HardwareError(
-                f"{self.name}.{key} is {rows!r}; write a list, such as [{self.examples[key]}]"
+                f"{cls.NAME}.{key} is {rows!r}; write a list, such as [{kind.EXAMPLE}]"
             )
         found: dict[object, Any] = {}
         for number, row in enumerate(rows):
-            where = f"{self.name}.{key}[{number}]"
-            part = self._part(key, where, row, value)
-            check(key, where, part)
-            if self.identity(part) in found:
+            where = f"{cls.NAME}.{key}[{number}]"
+            part = _part(kind, where, row, readers)
+            check(where, part)
+            if _place(part) in found:
                 raise HardwareError(
                     f"{where} is {part}, which the list has already; write each once"
                 )
-            found[self.identity(part)] = part
+            found[_place(part)] = part
         return tuple(found.values())
 
-    def _part(self, key: str, where: str, row: Any, value: ReadValue) -> Any:
-        if isinstance(row, self.kinds[key]):
-            row = part_row(row)
-        if not isinstance(row, Mapping):
-            raise HardwareError(f"{where} is {row!r}; write {self.examples[key]}")
-        fields = self.kinds[key].__dataclass_fields__
-        for name in row:
-            if name not in fields:
-                raise HardwareError(f"{where} has no {name!r}; {nearest(str(name), fields)}")
-        for name in self.needed[key]:
-            if name not in row:
-                raise HardwareError(f"{where} has no {name!r}; write {self.examples[key]}")
-        read = {name: value(key, f"{where}.{name}", name, row[name]) for name in row}
-        return self.kinds[key](**read)
+    @property
+    def every(self) -> tuple[Any, ...]:
+        """All parts, in the order in which they are printed."""
+        raise NotImplementedError
+
+    @property
+    def written(self) -> dict[str, list[dict[str, Any]]]:
+        """The parts as plain data, as a user writes them; keys without parts are left out."""
+        kinds: Any = type(self)
+        found = {kind.name: getattr(self, kind.name) for kind in fields(kinds)}
+        return {key: [_row(part) for part in parts] for key, parts in found.items() if parts}
+
+    def __bool__(self) -> bool:
+        return bool(self.every)
+
+    def __str__(self) -> str:
+        shown = [str(part) for part in self.every[:SHOWN_PARTS]]
+        more = len(self.every) - len(shown)
+        return "; ".join([*shown, *([f"{more} more"] if more else [])])
 
 
-def part_row(part: Any) -> dict[str, Any]:
-    """Return a part as a user writes it."""
-    row = {name: getattr(part, name) for name in type(part).__dataclass_fields__}
+def _part(kind: Any, where: str, row: Any, readers: Mapping[str, Reader]) -> Any:
+    if isinstance(row, kind):
+        row = _row(row)
+    if not isinstance(row, Mapping):
+        raise HardwareError(f"{where} is {row!r}; write {kind.EXAMPLE}")
+    known = {each.name: each.default is MISSING for each in fields(kind)}
+    for name in row:
+        if name not in known:
+            raise HardwareError(f"{where} has no {name!r}; {nearest(str(name), known)}")
+    for name, needed in known.items():
+        if needed and name not in row:
+            raise HardwareError(f"{where} has no {name!r}; write {kind.EXAMPLE}")
+    return kind(**{name: readers[name](f"{where}.{name}", row[name]) for name in row})
+
+
+def _row(part: Any) -> dict[str, Any]:
+    """Return a part as a user writes it, without shares that are those of healthy parts."""
+    row = {
+        each.name: getattr(part, each.name)
+        for each in fields(part)
+        if each.default != 1.0 or getattr(part, each.name) != 1.0
+    }
     if "at" in row:
         row["at"] = list(row["at"])
     if "between" in row:
@@ -98,11 +142,11 @@ def part_row(part: Any) -> dict[str, Any]:
     return row
 
 
-def shown_parts(parts: Sequence[Any]) -> str:
-    """Return parts in words, the first few and the number of the others."""
-    shown = [str(part) for part in parts[:SHOWN_PARTS]]
-    more = len(parts) - len(shown)
-    return "; ".join([*shown, *([f"{more} more"] if more else [])])
+def _place(part: Any) -> object:
+    """Return what no two parts of a list share; a link has two ends in any order."""
+    found = {name: getattr(part, name) for name in _PLACE if hasattr(part, name)}
+    ends = frozenset(found.pop("between", ()))
+    return ends, *found.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +184,9 @@ class PlaceReader:
             )
         return tuple(value)
 
-    def ends(self, where: str, value: Any, example: str) -> tuple[Dims, Dims]:
-        """Return the two chips that a link joins."""
-        listed = isinstance(value, Sequence) and not isinstance(value, str)
-        if not listed or len(value) != 2:
+    def ends(self, example: str, where: str, value: Any) -> tuple[Dims, Dims]:
+        """Return the two chips that a link joins; example: of a link, as written."""
+        if not is_list(value) or len(value) != 2:
             raise HardwareError(f"{where} is {value!r}; write two neighbours, as in {example}")
         one, other = (self.chip(f"{where}[{at}]", each) for at, each in enumerate(value))
         if not link_ends(one, other, self.topology):
@@ -157,8 +200,7 @@ class PlaceReader:
 
 def is_whole_numbers(value: Any) -> bool:
     """Return True for a list of whole numbers."""
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
-    return listed and not any(isinstance(at, bool) or not isinstance(at, int) for at in value)
+    return is_list(value) and all(type(at) is int for at in value)
 
 
 def link_ends(one: Dims, other: Dims, topology: Topology) -> tuple[tuple[int, int, Dims], ...]:

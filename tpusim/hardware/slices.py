@@ -135,16 +135,24 @@ class Slice:
         extras = slow, calibration, broken
         return cls(chip, shape, num_slices, twisted, dcn_oversubscription, clock, *extras)
 
-    def changed(self, *, chip: Chip | None = None, shape: str = "", num_slices: int = 0) -> "Slice":
-        """Return the slice with other chips, another shape or more slices; all else as it is."""
+    def changed(
+        self,
+        *,
+        chip: Chip | None = None,
+        shape: str = "",
+        num_slices: int = 0,
+        slow: Any = None,
+        broken: Any = None,
+    ) -> "Slice":
+        """Return the slice with other chips, shape, slices or parts; what is None is as it is."""
         return Slice(
             chip or self.chip,
             shape or str(self.topology),
             num_slices or self.num_slices,
             dcn_oversubscription=self.dcn_oversubscription,
             clock=self.clock,
-            slow=self.slow,
-            broken=self.broken,
+            slow=self.slow if slow is None else slow,
+            broken=self.broken if broken is None else broken,
         )
 
     @property
@@ -156,10 +164,7 @@ class Slice:
     @property
     def healthy(self) -> "Slice":
         """The slice without its slow and broken parts; itself if it has none."""
-        if not self.impaired:
-            return self
-        torus, ratio = self.topology, self.dcn_oversubscription
-        return Slice(self.chip, torus.dims, self.num_slices, torus.twisted, ratio, self.clock)
+        return self.changed(slow={}, broken={}) if self.impaired else self
 
     @property
     def slice_rules(self) -> SliceRules:

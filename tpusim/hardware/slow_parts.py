@@ -7,11 +7,12 @@ they are.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tpusim.base.errors import HardwareError
+from tpusim.base.value_checks import is_number
 from tpusim.hardware.chip_fields import Dims
-from tpusim.hardware.part_tables import PartTable, PlaceReader, chip_words, part_row, shown_parts
+from tpusim.hardware.part_tables import MachineParts, PlaceReader, Reader, chip_words
 from tpusim.hardware.topology import Topology
 
 
@@ -24,6 +25,8 @@ class SlowChip:
     hbm: of the bandwidth of its HBM.
     slice: number of its slice, from 0.
     """
+
+    EXAMPLE: ClassVar = "{ at = [0, 0, 0], compute = 0.8, hbm = 0.9 }"
 
     at: Dims
     compute: float = 1.0
@@ -42,6 +45,8 @@ class SlowLink:
     slice: number of their slice, from 0.
     """
 
+    EXAMPLE: ClassVar = "{ between = [[0, 0, 0], [1, 0, 0]], bandwidth = 0.5 }"
+
     between: tuple[Dims, Dims]
     bandwidth: float
     slice: int = 0
@@ -56,6 +61,8 @@ class SlowLink:
 class SlowSlice:
     """A slice, by number from 0, all of whose chips have a share of their speed."""
 
+    EXAMPLE: ClassVar = "{ slice = 1, compute = 0.9 }"
+
     slice: int
     compute: float = 1.0
     hbm: float = 1.0
@@ -65,8 +72,11 @@ class SlowSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowParts:
+class SlowParts(MachineParts):
     """The slow parts of a machine; a slow chip of a slow slice has the product of both shares."""
+
+    NAME: ClassVar = "slow"
+    KINDS: ClassVar = {"chips": SlowChip, "links": SlowLink, "slices": SlowSlice}
 
     chips: tuple[SlowChip, ...] = ()
     links: tuple[SlowLink, ...] = ()
@@ -81,27 +91,14 @@ class SlowParts:
 
         Raise HardwareError for what is no such table, and for parts that the machine does not have.
         """
-        if isinstance(given, SlowParts):
-            given = given.written
-        if given is None:
-            return cls()
-        reader = _ValueReader(PlaceReader(topology, num_slices))
-        return cls(**_TABLE.read(given, SLOW_ADVICE, reader.value, _check_slower))
+        places = PlaceReader(topology, num_slices)
+        readers: dict[str, Reader] = {**dict.fromkeys(_SHARES, _share), "at": places.chip}
+        return cls.read(given, places, readers, _check_slower)
 
     @property
     def every(self) -> tuple[SlowChip | SlowLink | SlowSlice, ...]:
         """All slow parts: slices, chips, links."""
         return (*self.slices, *self.chips, *self.links)
-
-    @property
-    def written(self) -> dict[str, list[dict[str, Any]]]:
-        """The parts as plain data, as a user writes them; keys without parts are left out."""
-        found = {
-            "chips": [_row(each) for each in self.chips],
-            "links": [_row(each) for each in self.links],
-            "slices": [_row(each) for each in self.slices],
-        }
-        return {key: rows for key, rows in found.items() if rows}
 
     def speeds(self, at: Dims, number: int) -> tuple[float, float]:
         """Return the shares of compute and HBM of the chip at `at` of slice `number`."""
@@ -114,76 +111,26 @@ class SlowParts:
                 compute, hbm = compute * each.compute, hbm * each.hbm
         return compute, hbm
 
-    def __bool__(self) -> bool:
-        return bool(self.every)
-
-    def __str__(self) -> str:
-        return shown_parts(self.every)
-
 
 _SHARES = ("compute", "hbm", "bandwidth")
 
 
-def _identity(part: SlowChip | SlowLink | SlowSlice) -> object:
-    match part:
-        case SlowChip():
-            return part.at, part.slice
-        case SlowLink():
-            return frozenset(part.between), part.slice
-    return part.slice
-
-
-_TABLE = PartTable(
-    name="slow",
-    kinds={"chips": SlowChip, "links": SlowLink, "slices": SlowSlice},
-    examples={
-        "chips": "{ at = [0, 0, 0], compute = 0.8, hbm = 0.9 }",
-        "links": "{ between = [[0, 0, 0], [1, 0, 0]], bandwidth = 0.5 }",
-        "slices": "{ slice = 1, compute = 0.9 }",
-    },
-    needed={"chips": ("at",), "links": ("between", "bandwidth"), "slices": ("slice",)},
-    identity=_identity,
-)
-SLOW_ADVICE = f"a table of lists, such as chips = [{_TABLE.examples['chips']}]"
+SLOW_ADVICE = SlowParts.advice()
 """What to write for the slow parts of a slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ValueReader:
-    """Reads the values of slow parts."""
-
-    places: PlaceReader
-
-    def value(self, key: str, where: str, name: str, value: Any) -> Any:
-        """Return a value of a chip, link or slice."""
-        if name in _SHARES:
-            return _share(where, value)
-        if name == "slice":
-            return self.places.slice_number(where, value)
-        if name == "at":
-            return self.places.chip(where, value)
-        return self.places.ends(where, value, _TABLE.examples["links"])
-
-
-def _check_slower(key: str, where: str, part: SlowChip | SlowLink | SlowSlice) -> None:
+def _check_slower(where: str, part: SlowChip | SlowLink | SlowSlice) -> None:
     """Raise HardwareError for a part that has all of its speed."""
     shares = [name for name in _SHARES if hasattr(part, name)]
     if all(getattr(part, name) == 1.0 for name in shares):
         raise HardwareError(
             f"{where} is as fast as any other; write the share that is left of its "
-            f"{' or '.join(shares)}, as in {_TABLE.examples[key]}"
+            f"{' or '.join(shares)}, as in {part.EXAMPLE}"
         )
 
 
-def _row(part: SlowChip | SlowLink | SlowSlice) -> dict[str, Any]:
-    """Return a part as a user writes it, without shares of 1."""
-    row = part_row(part)
-    return {name: value for name, value in row.items() if not (name in _SHARES and value == 1.0)}
-
-
 def _share(where: str, value: Any) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and 0 < value <= 1):
+    if not (is_number(value) and 0 < value <= 1):
         raise HardwareError(
             f"{where} is {value!r}; write the share that is left, from above 0 to 1 (0.8 has "
             "lost a fifth)"

@@ -1,6 +1,6 @@
 """Bodies of a partitioned graph as operations of one device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from typing import NamedTuple, TypeAlias
@@ -33,6 +33,7 @@ from tpusim.lowering.offload import (
 )
 from tpusim.lowering.on_chip import kept_on_chip, without_on_chip
 from tpusim.lowering.on_chip_buffers import (
+    handed_on_chip,
     on_chip_room,
     placed_on_chip,
     take_off_hbm,
@@ -197,6 +198,9 @@ class BodyLowerer:
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, all_lives)
             self.visits = self._visits(whole, all_lives)
+        elif loop_node.scan.written_out:
+            handed_on = self.memory.carries(loop_node).values()
+            self.on_chip = {**self.on_chip, **self._placed_on_chip(whole, all_lives, handed_on)}
         take_off_hbm(whole, all_lives, self.memory.names, self._room)
         softmaxes = softmax_passes(
             whole,
@@ -224,12 +228,21 @@ class BodyLowerer:
         return made
 
     def _placed_on_chip(
-        self, entries: Sequence[Entry], lives: Sequence[BufferEvents]
+        self,
+        entries: Sequence[Entry],
+        lives: Sequence[BufferEvents],
+        handed_on: Collection[str] = (),
     ) -> dict[str, int]:
-        """Return the buffers of the step itself that stay on the chip, each with 1."""
+        """Return the buffers of a body that is written out that stay on the chip, each with 1.
+
+        handed_on: those in which layers find what the layer before has left.
+        """
         names = self.memory.names
-        placed = placed_on_chip(entries, lives, names, self._room)
-        return {key: placed[name] for key, name in names.items() if name in placed}
+        sizes = {key: float(self.memory.size(key)) for key in handed_on}
+        handed = handed_on_chip(entries, sizes, names, self._room)
+        room = self._room - sum(sizes[key] for key in handed)
+        placed = handed | placed_on_chip(entries, lives, names, room)
+        return handed | {key: placed[name] for key, name in names.items() if name in placed}
 
     def _visits(self, entries: Sequence[Entry], lives: Sequence[BufferEvents]) -> Visits:
         """Return the visits of the chip of the step's other buffers: of a net without loops."""

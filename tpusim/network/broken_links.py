@@ -7,8 +7,6 @@ carry its bytes and those of the ring that lends them. The lender shares them an
 group is faster than on a healthy torus.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,10 +19,10 @@ from tpusim.network.chains import ChainMove, edge_weights
 from tpusim.network.groups import Chips, covered_part
 from tpusim.network.paths import Loads, link_shape
 from tpusim.network.pattern import Pattern, busiest_links, named_links, on_all_links, phases_paths
-from tpusim.network.reroutes import Rerouted, chain_walkers, chip_numbers, reroute
+from tpusim.network.reroutes import Rerouted, chain_walkers, reroute
 from tpusim.network.schedule import ScheduleStage
-from tpusim.network.slow_links import LinkMask, lines_between, used_by
-from tpusim.network.wild_first import LinkSet
+from tpusim.network.slow_links import LinkMask, lines_between, on_part, used_by
+from tpusim.network.wild_first import LinkSet, chip_numbers
 from tpusim.program import CollectiveKind
 
 _TO_NEIGHBOURS = (ChainMove.SHIFT, ChainMove.HALO, ChainMove.ONWARD, ChainMove.STEP)
@@ -37,22 +35,45 @@ class _SentStage(NamedTuple):
     rerouted: Rerouted
 
 
+class _Sent(NamedTuple):
+    """What all groups send around broken links.
+
+    part, dims: the part of the torus that a group covers, and its dimensions.
+    phases: stages that are sent together, phase by phase.
+    changed: True for chips on whose part of the torus anything differs from a healthy one,
+        [*coordinates].
+    """
+
+    part: Topology
+    dims: tuple[int, ...]
+    phases: tuple[tuple[_SentStage, ...], ...]
+    changed: NDArray[np.bool_]
+
+
 @lru_cache(maxsize=512)
-def _rerouted(
+def _sent(
     kind: CollectiveKind, algorithm: str, spans: tuple[Span, ...], topology: Topology, out: LinkSet
-) -> tuple[tuple[_SentStage, ...], ...]:
-    """Return what all groups send around broken links, phase by phase."""
+) -> _Sent:
     method = ALGORITHMS[algorithm]
     inner, part, dims = covered_part(spans, topology)
+    phases: tuple[tuple[_SentStage, ...], ...]
     if method.phases is None:
         loads = on_all_links(method.at_once.loads(inner, part), dims, topology)
-        sent = method.at_once.walkers(spans, topology)
-        found = reroute(sent, loads, topology, out, evenly=method.at_once.evenly)
-        return ((_SentStage(None, found),),)
-    return tuple(
-        tuple(_SentStage(stage, _rerouted_stage(stage, dims, topology, out)) for stage in phase)
-        for phase in schedule(kind, algorithm, inner, part)
-    )
+        walkers = method.at_once.walkers(spans, topology)
+        found = reroute(walkers, loads, topology, out, evenly=method.at_once.evenly)
+        phases = ((_SentStage(None, found),),)
+    else:
+        phases = tuple(
+            tuple(_SentStage(stage, _rerouted_stage(stage, dims, topology, out)) for stage in phase)
+            for phase in schedule(kind, algorithm, inner, part)
+        )
+    changed = np.zeros(topology.dims, dtype=np.bool_)
+    for stage, each in (sent for phase in phases for sent in phase):
+        changed |= (each.now != each.before).any(axis=(0, 1))
+        changed.reshape(-1)[each.cut.starts] = True
+        changed |= stage is None and each.beyond > 0
+    whole = np.asarray(changed.any(axis=dims, keepdims=True))
+    return _Sent(part, dims, phases, np.broadcast_to(whole, topology.dims))
 
 
 def _rerouted_stage(
@@ -76,26 +97,37 @@ def rerouted_pattern(
 ) -> Pattern | None:
     """Return the pattern of the group of some chips; None if it is that of a healthy torus.
 
-    members: coordinates of the group's chips, [member, dimension].
-    slowness: of each link the factor by which it is slower than a healthy one,
-        [dimension, direction, *coordinates].
-    out: links that carry nothing.
+    out: links that carry nothing; all else as of `slowed_pattern`.
     """
-    group = _GroupRoutes(spans, topology, members, slowness, out)
-    phases = _rerouted(kind, algorithm, spans, topology, out)
-    found = {id(each.stage): group.slowed(each, phase) for phase in phases for each in phase}
+    sent = _sent(kind, algorithm, spans, topology, out)
+    first = members[0]
+    if not sent.changed[tuple(first)] and (on_part(slowness, first, sent.dims) == 1).all():
+        return None
+    own = np.zeros(topology.chips, dtype=np.bool_)
+    own[chip_numbers(members, topology)] = True
+    found: dict[int, _Slowed] = {}
+    for phase in sent.phases:
+        before = np.sum([each.rerouted.before for each in phase], axis=0)
+        now = np.sum([each.rerouted.now for each in phase], axis=0) * slowness
+        for stage, rerouted in phase:
+            healthy = _healthy_links(stage, sent, topology, members)
+            used = rerouted.used(healthy, own, out)
+            most = float(before[healthy].max(initial=0))
+            factor = float(now[used].max(initial=0)) / most if most else 1.0
+            factor = factor if factor > 1 + 1e-9 else 1.0
+            found[id(stage)] = _Slowed(used, factor, _further(stage, rerouted, own))
     if all(each.factor == 1 and not each.further for each in found.values()):
         return None
-    total = sum((each.rerouted.now for phase in phases for each in phase), np.zeros(()))
+    total = sum((each.rerouted.now for phase in sent.phases for each in phase), np.zeros(()))
     used = np.any([each.used for each in found.values()], axis=0)
     links = named_links(busiest_links(total * slowness * used))
     method = ALGORITHMS[algorithm]
     if method.phases is None:
         at_once, power = method.at_once.paths(*covered_part(spans, topology)[:2])
-        (own,) = found.values()
-        scaled = tuple((own.factor * nbytes, hops + own.further) for nbytes, hops in at_once)
+        (slowed,) = found.values()
+        scaled = tuple((slowed.factor * nbytes, hops + slowed.further) for nbytes, hops in at_once)
         return Pattern(links, scaled, "", power)
-    stages = tuple(tuple(each.stage for each in phase if each.stage) for phase in phases)
+    stages = tuple(tuple(each.stage for each in phase if each.stage) for phase in sent.phases)
     paths = phases_paths(
         stages,
         lambda stage: found[id(stage)].factor,
@@ -117,48 +149,21 @@ class _Slowed(NamedTuple):
     further: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _GroupRoutes:
-    """A group of a collective on a torus with broken links; fields as in `rerouted_pattern`."""
-
-    spans: tuple[Span, ...]
-    topology: Topology
-    members: Chips
-    slowness: Loads
-    out: LinkSet
-
-    @property
-    def own(self) -> NDArray[np.bool_]:
-        """True for each chip of the group, by number."""
-        found = np.zeros(self.topology.chips, dtype=np.bool_)
-        found[chip_numbers(self.members, self.topology)] = True
-        return found
-
-    def slowed(self, sent: _SentStage, phase: Sequence[_SentStage]) -> _Slowed:
-        """Return what happens to a stage of a phase."""
-        healthy = self._healthy_links(sent.stage)
-        used = sent.rerouted.used(healthy, self.own, self.out)
-        before = np.sum([each.rerouted.before for each in phase], axis=0)
-        now = np.sum([each.rerouted.now for each in phase], axis=0) * self.slowness
-        most = float(before[healthy].max(initial=0))
-        factor = float(now[used].max(initial=0)) / most if most else 1.0
-        further = _further(sent.stage, sent.rerouted, self.own)
-        return _Slowed(used, factor if factor > 1 + 1e-9 else 1.0, further)
-
-    def _healthy_links(self, stage: ScheduleStage | None) -> LinkMask:
-        """Return the links that the group uses on a healthy torus."""
-        _, part, dims = covered_part(self.spans, self.topology)
-        chips = self.members[:, list(dims)]
-        if stage is None:
-            mask = lines_between(chips, part)
-        else:
-            mask = used_by(stage, {tuple(chip) for chip in chips.tolist()})
-        whole = np.zeros(link_shape(self.topology), dtype=np.bool_)
-        first = enumerate(self.members[0].tolist())
-        place = tuple(slice(None) if dim in dims else at for dim, at in first)
-        for at, dim in enumerate(dims):
-            whole[(dim, slice(None), *place)] = mask[at]
-        return whole
+def _healthy_links(
+    stage: ScheduleStage | None, sent: _Sent, topology: Topology, members: Chips
+) -> LinkMask:
+    """Return the links that the group of some chips uses in a stage on a healthy torus."""
+    chips = members[:, list(sent.dims)]
+    if stage is None:
+        mask = lines_between(chips, sent.part)
+    else:
+        mask = used_by(stage, {tuple(chip) for chip in chips.tolist()})
+    whole = np.zeros(link_shape(topology), dtype=np.bool_)
+    first = enumerate(members[0].tolist())
+    place = tuple(slice(None) if dim in sent.dims else at for dim, at in first)
+    for at, dim in enumerate(sent.dims):
+        whole[(dim, slice(None), *place)] = mask[at]
+    return whole
 
 
 def _further(stage: ScheduleStage | None, sent: Rerouted, own: NDArray[np.bool_]) -> int:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tpusim.hardware import Topology
 from tpusim.network.chains import Chain
 from tpusim.network.grids import Numbers
-from tpusim.network.groups import Chips
 from tpusim.network.messages import Message
 from tpusim.network.paths import Loads, Walkers, link_loads, link_shape
 from tpusim.network.slow_links import LinkMask
@@ -24,9 +23,12 @@ from tpusim.network.wild_first import (
     Ways,
     aside,
     balanced,
+    chip_numbers,
     chosen_ways,
+    coordinates,
     crossings,
     link_count,
+    neighbours,
     wild_first_ways,
 )
 
@@ -100,10 +102,9 @@ def reroute(
     left, found, longest = before.copy(), list[CutPairs](), 0
     for each in walkers:
         longest = max(longest, int(np.abs(each.moves).sum(axis=1).max(initial=0)))
-        hit = _is_cut(each, topology, out)
-        kept = Walkers(each.starts[hit], each.moves[hit], each.weights[hit], each.order)
-        left -= link_loads(*kept[:3], topology, kept.order)
-        found.append(_pairs(kept, topology))
+        hit, pairs = _cut_walkers(each, topology, out)
+        left -= link_loads(each.starts[hit], each.moves[hit], pairs.weights, topology, each.order)
+        found.append(pairs)
     cut = _together(found, topology)
     left.reshape(-1)[list(out)] = 0
     ways = new_ways(cut, left, topology, out, evenly=evenly)
@@ -117,47 +118,32 @@ def new_ways(
     cut: CutPairs, beside: Loads, topology: Topology, out: LinkSet, *, evenly: bool
 ) -> Ways:
     """Return the routes of pairs whose own are cut, [pair, hop]; beside: the loads of others."""
-    starts, ends = _coordinates(cut.starts, topology), _coordinates(cut.ends, topology)
+    starts, ends = coordinates(cut.starts, topology), coordinates(cut.ends, topology)
     if not evenly:
         return aside(starts, ends, out, topology)
     ways = wild_first_ways(starts, ends, topology)
     return chosen_ways(ways, balanced(ways, cut.weights, beside, out), out, topology)
 
 
-def _coordinates(numbers: NDArray[np.intp], topology: Topology) -> Chips:
-    return np.stack(np.unravel_index(numbers, topology.dims), axis=1)
-
-
-def chip_numbers(chips: Chips, topology: Topology) -> NDArray[np.intp]:
-    """Return the numbers of chips; chips: coordinates, [chip, dimension]."""
-    return np.asarray(np.ravel_multi_index(tuple(chips.T), topology.dims))
-
-
-def _is_cut(walkers: Walkers, topology: Topology, out: LinkSet) -> NDArray[np.bool_]:
-    """Return True for each walker that crosses a link that is out."""
+def _cut_walkers(
+    walkers: Walkers, topology: Topology, out: LinkSet
+) -> tuple[NDArray[np.bool_], CutPairs]:
+    """Return which walkers cross a link that is out, and their pairs."""
     broken = np.zeros(link_count(topology), dtype=np.bool_)
     broken[list(out)] = True
     hit = np.zeros(len(walkers.starts), dtype=np.bool_)
-    at = chip_numbers(walkers.starts, topology)
-    for who, links in crossings(at, walkers.moves, walkers.order, topology):
-        hit[who] |= broken[links]
-    return hit & (walkers.weights > 0)
-
-
-def _pairs(walkers: Walkers, topology: Topology) -> CutPairs:
     starts = chip_numbers(walkers.starts, topology)
     ends = starts.copy()
-    for _ in crossings(ends, walkers.moves, walkers.order, topology):
-        pass
-    return CutPairs(starts, ends, walkers.weights, np.abs(walkers.moves).sum(axis=1))
+    for who, links in crossings(ends, walkers.moves, walkers.order, topology):
+        hit[who] |= broken[links]
+    hit &= walkers.weights > 0
+    hops = np.abs(walkers.moves[hit]).sum(axis=1)
+    return hit, CutPairs(starts[hit], ends[hit], walkers.weights[hit], hops)
 
 
 def _together(found: Sequence[CutPairs], topology: Topology) -> CutPairs:
     """Return the pairs, each once, in order."""
-    weights = np.concatenate([each.weights for each in found])
-    starts = np.concatenate([each.starts for each in found])
-    ends = np.concatenate([each.ends for each in found])
-    hops = np.concatenate([each.hops for each in found])
+    starts, ends, weights, hops = map(np.concatenate, zip(*found, strict=True))
     keys, first, which = np.unique(
         starts * topology.chips + ends, return_index=True, return_inverse=True
     )
@@ -213,14 +199,14 @@ def rerouted_messages(
     pairs = _together([cut], topology)
     beside = loads.reshape(link_shape(topology))
     ways = new_ways(pairs, beside, topology, out, evenly=evenly).tolist()
-    keys = (pairs.starts * topology.chips + pairs.ends).tolist()
+    keys = zip(pairs.starts.tolist(), pairs.ends.tolist(), strict=True)
     known = {
         key: tuple(link for link in way if link < loads.size)
         for key, way in zip(keys, ways, strict=True)
     }
     sent = list(messages)
-    for at, key in zip(broken, (cut.starts * topology.chips + cut.ends).tolist(), strict=True):
-        sent[at] = sent[at]._replace(links=known[key])
+    for at, *key in zip(broken, cut.starts.tolist(), cut.ends.tolist(), strict=True):
+        sent[at] = sent[at]._replace(links=known[*key])
     return tuple(sent)
 
 
@@ -228,12 +214,7 @@ def _cut_messages(messages: Sequence[Message], topology: Topology) -> CutPairs:
     first = np.array([message.links[0] for message in messages])
     last = np.array([message.links[-1] for message in messages])
     numbers, places = np.divmod(last, topology.chips)
-    ends = places.copy()
-    for dim in range(len(topology.dims)):
-        for side, sign in enumerate((1, -1)):
-            mine = numbers == 2 * dim + side
-            moved = topology.step(_coordinates(places[mine], topology), dim, sign)
-            ends[mine] = chip_numbers(moved, topology)
+    ends = neighbours(topology)[*np.divmod(numbers, 2), places]
     weights = np.array([message.share for message in messages])
     hops = np.array([len(message.links) for message in messages])
     return CutPairs(first % topology.chips, ends, weights, hops)

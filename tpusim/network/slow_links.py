@@ -41,7 +41,7 @@ def slowed_pattern(
         [dimension, direction, *coordinates].
     """
     inner, part, dims = covered_part(spans, topology)
-    slow = _on_part(slowness, members[0], dims)
+    slow = on_part(slowness, members[0], dims)
     if (slow == 1).all():
         return None
     chips = members[:, list(dims)]
@@ -73,7 +73,7 @@ def _slowed_phases(
     return Pattern(named_links(busiest_links(loads * slow * together), dims), paths, "")
 
 
-def _on_part(slowness: Loads, chip: NDArray[np.intp], dims: tuple[int, ...]) -> Loads:
+def on_part(slowness: Loads, chip: NDArray[np.intp], dims: tuple[int, ...]) -> Loads:
     """Return the slowness on the part of the torus with these dimensions that a chip is in."""
     others = tuple(slice(None) if dim in dims else int(at) for dim, at in enumerate(chip.tolist()))
     return np.asarray(slowness[list(dims)][(slice(None), slice(None), *others)])

@@ -88,27 +88,35 @@ def link_count(topology: Topology) -> int:
     return 2 * len(topology.dims) * topology.chips
 
 
+def chip_numbers(chips: Chips, topology: Topology) -> NDArray[np.intp]:
+    """Return the numbers of chips; chips: coordinates, [chip, dimension]."""
+    return np.asarray(np.ravel_multi_index(tuple(chips.T), topology.dims))
+
+
+def coordinates(numbers: NDArray[np.intp], topology: Topology) -> Chips:
+    """Return the coordinates of chips, [chip, dimension]."""
+    return np.stack(np.unravel_index(numbers, topology.dims), axis=1)
+
+
 @lru_cache(maxsize=16)
-def _neighbours(topology: Topology) -> NDArray[np.intp]:
+def neighbours(topology: Topology) -> NDArray[np.intp]:
     """Return the number of the chip one link away from each, [dimension, direction, chip]."""
-    chips = np.indices(topology.dims).reshape(len(topology.dims), -1).T
-    steps = np.array(
-        [[topology.step(chips, d, sign) for sign in (1, -1)] for d in range(len(topology.dims))]
-    )
-    return np.asarray(np.ravel_multi_index(tuple(np.moveaxis(steps, -1, 0)), topology.dims))
+    chips = coordinates(np.arange(topology.chips), topology)
+    every = range(len(topology.dims))
+    steps = [[topology.step(chips, dim, sign) for sign in (1, -1)] for dim in every]
+    return np.array([[chip_numbers(each, topology) for each in both] for both in steps])
 
 
 def _hops(
     starts: Chips, ends: Chips, prefix: Prefix, topology: Topology
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Yield the pairs whose route crosses a link, and its number, hop by hop, wild hops first."""
-    at, every = np.ravel_multi_index(tuple(starts.T), topology.dims), np.arange(len(starts))
+    at, every = chip_numbers(starts, topology), np.arange(len(starts))
     for dim, sign in prefix:
         side = int(sign < 0)
         yield every, (2 * dim + side) * topology.chips + at
-        at = _neighbours(topology)[dim, side, at]
-    here = np.stack(np.unravel_index(at, topology.dims), axis=1)
-    moves = _ordered_moves(here, ends, topology)
+        at = neighbours(topology)[dim, side, at]
+    moves = _ordered_moves(coordinates(at, topology), ends, topology)
     yield from crossings(at, moves, longest_first(topology), topology)
 
 
@@ -125,7 +133,7 @@ def crossings(
         for crossed in range(int(left.max(initial=0))):
             who = np.flatnonzero(left > crossed)
             yield who, (2 * dim + side) * topology.chips + at[who]
-            at[who] = _neighbours(topology)[dim, side, at[who]]
+            at[who] = neighbours(topology)[dim, side, at[who]]
 
 
 def _ordered_moves(starts: Chips, ends: Chips, topology: Topology) -> Chips:
@@ -141,12 +149,6 @@ def _ordered_moves(starts: Chips, ends: Chips, topology: Topology) -> Chips:
     return np.where(half & (starts % 2 == 1), -moves, moves)
 
 
-def hop_counts(ways: Ways, out: LinkSet, topology: Topology) -> NDArray[np.float64]:
-    """Return the hops of each route; infinite for one over a link that is out."""
-    lost = np.isin(ways, list(out)).any(axis=-1)
-    return np.where(lost, np.inf, (ways < link_count(topology)).sum(axis=-1))
-
-
 def aside(starts: Chips, ends: Chips, out: LinkSet, topology: Topology) -> Ways:
     """Return a route around broken links for each pair, the same in each collective.
 
@@ -155,7 +157,8 @@ def aside(starts: Chips, ends: Chips, out: LinkSet, topology: Topology) -> Ways:
     the way round each broken link on its route, one after another.
     """
     ways = wild_first_ways(starts, ends, topology)
-    cost = hop_counts(ways, out, topology)
+    lost = np.isin(ways, list(out)).any(axis=-1)
+    cost = np.where(lost, np.inf, (ways < link_count(topology)).sum(axis=-1))
     for number, prefix in enumerate(prefixes(len(topology.dims))):
         for place, (dim, sign) in enumerate(prefix):
             towards = (starts[:, dim] != ends[:, dim]) & (place == 0)
@@ -173,17 +176,14 @@ def chosen_ways(ways: Ways, chosen: NDArray[np.intp], out: LinkSet, topology: To
     lost = np.isin(taken, list(out)).any(axis=1)
     if not lost.any():
         return taken
-    rows = [_around_each(way, out, topology) for way in taken.tolist()]
+    rows = [
+        [each for link in _real(way, topology) for each in around(link, out, topology)]
+        for way in taken.tolist()
+    ]
     found = np.full((len(rows), max(map(len, rows))), link_count(topology))
     for pair, row in enumerate(rows):
         found[pair, : len(row)] = row
     return found
-
-
-def _around_each(way: Sequence[int], out: LinkSet, topology: Topology) -> list[int]:
-    """Return a route with the way round each of its links that is out, without filling."""
-    real = [link for link in way if link < link_count(topology)]
-    return [each for link in real for each in around(link, out, topology)]
 
 
 @lru_cache(maxsize=1024)
@@ -193,9 +193,14 @@ def around(link: int, out: LinkSet, topology: Topology) -> tuple[int, ...]:
         return (link,)
     number, place = divmod(link, topology.chips)
     dim, side = divmod(number, 2)
-    start = np.array([np.unravel_index(place, topology.dims)], dtype=np.intp)
-    (way,) = aside(start, topology.step(start, dim, -1 if side else 1), out, topology).tolist()
-    return tuple(each for each in way if each < link_count(topology))
+    ends = coordinates(np.array([place, neighbours(topology)[dim, side, place]]), topology)
+    (way,) = aside(ends[:1], ends[1:], out, topology).tolist()
+    return tuple(_real(way, topology))
+
+
+def _real(way: Sequence[int], topology: Topology) -> list[int]:
+    """Return a route without what it is filled with."""
+    return [link for link in way if link < link_count(topology)]
 
 
 def balanced(

@@ -106,7 +106,7 @@ def serving_graph(
     model for each.
     """
     fused = plan.fused_experts
-    forward = _forward(model.served, plan.ranks, shape.tokens, fused)
+    forward = _forward(model, plan.ranks, shape.tokens, fused)
     form = CacheForm(
         tokens=shape.pages * plan.page_size * plan.ranks,
         rows=shape.rows,
@@ -115,6 +115,7 @@ def serving_graph(
         page_seconds=plan.page_s / plan.page_size,
         weight_dtype="" if plan.weight_dtype == "bf16" else plan.weight_dtype,
         fused_experts=fused,
+        on_chip=plan.on_chip,
     )
     sizes = {
         DECODES: load.decodes,
@@ -131,6 +132,7 @@ def serving_graph(
 
 @lru_cache(maxsize=32)
 def _forward(model: Architecture, ranks: int, tokens: int, fused: bool) -> Graph:
+    model = model.served
     routing = ExpertRouting(exchange="all-to-all" if fused else "gather")
     choices = GraphChoices(cached=True, routing=routing)
     if not model.reads_text:

@@ -70,6 +70,8 @@ class ServingPlan:
         between a gather of all tokens and a sum of all results, or `fused`, a kernel that sends
         each row of tokens to the device of its expert and back.
     kernel: `paged`, a kernel that reads pages of the cache, or `dot`, matmuls and a softmax of JAX.
+    on_chip: what passes between the operations of a layer stays on the chip, where the compiler
+        keeps it there (`lowering/on_chip_buffers.py`).
     attention: kernels and cache are divided by `heads`, or by `tokens`: each device then has all
         heads of a part of the sequences (Pope et al., section 3.3).
     gather_weights: matrices are divided over all devices and gathered before each matmul, and
@@ -91,6 +93,7 @@ class ServingPlan:
     expert_parallel: bool = False
     moe_backend: MoeBackend = "epmoe"
     kernel: ServedKernel = "paged"
+    on_chip: bool = True
     attention: AttentionSharding = "heads"
     gather_weights: bool = False
     weight_dtype: WeightDtype = "bf16"

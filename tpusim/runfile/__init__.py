@@ -17,8 +17,8 @@ from tpusim.runfile.read_serving import read_step as read_step
 from tpusim.runfile.server_search import ServerSearchRun as ServerSearchRun
 from tpusim.runfile.server_search import read_advised as read_advised
 from tpusim.runfile.server_search import read_search as read_search
-from tpusim.runfile.serving import ServerOptions as ServerOptions
 from tpusim.runfile.serving import ServingRun as ServingRun
 from tpusim.runfile.serving import TrafficKeys as TrafficKeys
 from tpusim.runfile.toml_tables import read_toml as read_toml
 from tpusim.runfile.write_run import write_run as write_run
+from tpusim.server.server_options import ServerOptions as ServerOptions

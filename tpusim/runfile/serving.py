@@ -2,22 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import PlanError, TrafficError, blame, nearest
 from tpusim.base.shown_value import shown
-from tpusim.base.value_checks import check_positive, check_words
+from tpusim.base.value_checks import check_from_zero
 from tpusim.runfile.serving_fields import KINDS, LENGTH_ADVICE, SERVING_CHOICES, SERVING_FIELDS
-from tpusim.server.replica_pool import Router
+from tpusim.server.server_options import ServerOptions
 
 if TYPE_CHECKING:
     from tpusim.hardware import Slice
     from tpusim.models import Architecture
     from tpusim.plan import ServingPlan
     from tpusim.serving.engines import Engine
-    from tpusim.serving.server_failures import ServerFailures
+    from tpusim.serving.replica_loss import ServerFailures
     from tpusim.traffic import Length, Traffic
 
 SERVING, TRAFFIC, FAILURES = "serving", "traffic", "failures"
@@ -145,35 +144,6 @@ def _length(given: int | Mapping[str, Any]) -> "Length":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """What `ts.serve` takes of a server beside plan and engine.
-
-    replicas: servers with a slice each.
-    router: which replica a request goes to: `round-robin`, `least-loaded` or `prefix`.
-    drafted: tokens that speculation drafts for each sequence and step; 0 for none.
-    accepted: mean tokens of a sequence and step with speculation, at most `drafted + 1`.
-    ready_s: seconds until the replicas begin to serve (cold start).
-    """
-
-    replicas: int = 1
-    router: Router = "round-robin"
-    drafted: int = 0
-    accepted: float = 1.0
-    ready_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_positive("serving.replicas", self.replicas)
-        check_words("serving", self)
-        for key in ("accepted", "ready_s"):
-            _check_number(key, getattr(self, key))
-        if not 1 <= self.accepted <= self.drafted + 1:
-            raise PlanError(
-                f"serving.accepted is {self.accepted:g} and serving.drafted {self.drafted}; write "
-                "a mean from 1 to drafted + 1"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRun:
     """What a run file with a section [serving] says.
 
@@ -197,6 +167,14 @@ class ServingRun:
     folder: Path = Path()
     notes: tuple[str, ...] = ()
 
+    def requests(self) -> "Traffic":
+        """Return the requests of the section [traffic]. Raise PlanError without one."""
+        if self.traffic is None:
+            raise PlanError(
+                "the section [traffic] is missing; write one with rate, requests, prompt and output"
+            )
+        return self.traffic.traffic(self.folder)
+
 
 def server_of(given: Mapping[str, Any], chip: str) -> "tuple[ServingPlan, Engine, ServerOptions]":
     """Return plan, engine and options of a section [serving] whose types are right.
@@ -214,8 +192,8 @@ def server_of(given: Mapping[str, Any], chip: str) -> "tuple[ServingPlan, Engine
     names = [each.name for each in fields(ServerOptions)]
     options = ServerOptions(**{key: keys.pop(key) for key in names if key in keys})
     _check_priority(keys.get("priority"))
-    for key in ("host_s", "sequence_s", "request_s", "hold_s"):
-        _check_number(key, keys.get(key, 0.0))
+    for key in ("host_s", "schedule_s", "sequence_s", "request_s", "hold_s"):
+        check_from_zero(f"serving.{key}", keys.get(key, 0.0))
     name, version = keys.pop("engine", DEFAULT_ENGINE), keys.pop("version", "")
     of_plan = {each.name for each in fields(ServingPlan)}
     settings = {key: value for key, value in keys.items() if key not in of_plan}
@@ -254,12 +232,6 @@ def server_keys(
     return keys | {key: value for key, value, default in others if value != default}
 
 
-def _check_number(key: str, value: float) -> None:
-    """Raise PlanError unless a number is finite and not negative."""
-    if not isfinite(value) or value < 0:
-        raise PlanError(f"serving.{key} is {value:g}; write a number from 0 up, such as 1.5")
-
-
 def _check_priority(priority: str | None) -> None:
     words = SERVING_CHOICES["serving", "priority"]
     if priority not in (None, *words):
@@ -276,7 +248,7 @@ def traffic_of(given: Mapping[str, Any]) -> TrafficKeys:
 
 def failures_of(given: Mapping[str, Any], options: ServerOptions) -> "ServerFailures":
     """Return the failures of a section [failures] whose types are right. Raise PlanError."""
-    from tpusim.serving.server_failures import ServerFailures
+    from tpusim.serving.replica_loss import ServerFailures
 
     found = ServerFailures(**given)
     found.check_spares(options.replicas)

@@ -23,10 +23,10 @@ from tpusim.runfile.serving import (
     DEFAULT_ENGINE,
     SERVING,
     TRAFFIC,
-    ServerOptions,
     TrafficKeys,
     server_keys,
 )
+from tpusim.server.server_options import ServerOptions
 from tpusim.simulation.arguments import check_arguments, check_model, check_slice
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.divisors import divisors
+from tpusim.base.divisors import factored
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.html_text import html_table
 from tpusim.base.shown_value import cut, shown
@@ -373,7 +373,7 @@ class PlanSpace:
             return [sizes for sizes in dict.fromkeys(listed) if prod(sizes) == number]
         if not axes:
             return [()] if number == 1 else []
-        return _factored(number, tuple(self.most.get(axis, number) for axis in axes))
+        return factored(number, tuple(self.most.get(axis, number) for axis in axes))
 
 
 def is_of_kernel(key: str) -> bool:
@@ -383,17 +383,3 @@ def is_of_kernel(key: str) -> bool:
 
 def _counts(given: Mapping[str, int]) -> str:
     return ", ".join(f"{key} {number}" for key, number in given.items())
-
-
-@cache
-def _factored(number: int, most: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return every way to write a number as an ordered product of factors up to these limits."""
-    first, *others = most
-    if not others:
-        return [(number,)] if number <= first else []
-    return [
-        (size, *rest)
-        for size in divisors(number)
-        if size <= first
-        for rest in _factored(number // size, tuple(others))
-    ]

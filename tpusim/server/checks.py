@@ -11,7 +11,15 @@ from tpusim.server.replica_pool import ROUTERS
 from tpusim.traffic import Requests
 
 COUNTS = ("max_num_seqs", "max_num_batched_tokens", "ranks", "page_size", "pages")
-TIMES = ("max_model_len", "host_ps", "sequence_ps", "request_ps", "hold_ps", "drafted")
+TIMES = (
+    "max_model_len",
+    "host_ps",
+    "schedule_ps",
+    "sequence_ps",
+    "request_ps",
+    "hold_ps",
+    "drafted",
+)
 
 
 def check_server(requests: Requests, pools: Sequence[tuple[Policy, int, str]]) -> None:

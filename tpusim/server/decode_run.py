@@ -1,5 +1,7 @@
 """Decode steps of the same sequences in a row, and how long they take."""
 
+from bisect import bisect_left
+
 from tpusim.server.step_load import StepCosts
 
 
@@ -8,9 +10,10 @@ class DecodeRun:
 
     decodes, context, growth: of the first step, as `StepCosts.decode_ps` takes them.
     host_ps: time of the host before each step.
+    least_ps: the least time of a step, the host included.
     """
 
-    __slots__ = ("context", "costs", "decodes", "growth", "host_ps")
+    __slots__ = ("context", "costs", "decodes", "growth", "host_ps", "least_ps", "looked", "short")
 
     def __init__(
         self,
@@ -19,17 +22,37 @@ class DecodeRun:
         context: int,
         growth: int,
         host_ps: int = 0,
+        least_ps: int = 0,
     ) -> None:
         self.costs = costs
         self.decodes = decodes
         self.context = context
         self.growth = growth
         self.host_ps = host_ps
+        self.least_ps = least_ps
+        self.looked = self.short = 0
 
     def ps(self, steps: int) -> int:
         """Return the time of the first steps, the host included."""
-        time = self.costs.decode_ps(self.decodes, self.context, steps, self.growth)
+        short = self._short(steps) if self.least_ps else 0
+        if short == steps:
+            return steps * self.least_ps
+        return short * self.least_ps + self._devices_ps(short, steps - short)
+
+    def _devices_ps(self, first: int, steps: int) -> int:
+        """Return the time of steps from one on, each as long as the devices and `host_ps`."""
+        context = self.context + first * self.growth
+        time = self.costs.decode_ps(self.decodes, context, steps, self.growth)
         return time + steps * self.host_ps
+
+    def _short(self, steps: int) -> int:
+        """Return how many of the first steps take the least time, as the devices take less."""
+        if steps > self.looked and self.short == self.looked:
+            every = range(self.looked, steps)
+            least = self.least_ps
+            self.short += bisect_left(every, least, key=lambda step: self._devices_ps(step, 1))
+            self.looked = steps
+        return min(self.short, steps)
 
     def first_by(self, elapsed: int, steps: int, total: int) -> tuple[int, int]:
         """Return which of `steps` steps ends first `elapsed` after the start or later, and when.

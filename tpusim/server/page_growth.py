@@ -43,12 +43,16 @@ class PageGrowth:
                 pages += sum(self.counts[: last - self.page_size])
         return pages
 
+    def at_most(self, level: int, later: int) -> int:
+        """Return the pages that all sequences take at most from a level to a later one."""
+        return -(-(later - level) // self.page_size) * self.sequences
+
     def reach(self, level: int, later: int, free: int) -> int:
         """Return the last level up to `later` that `free` pages suffice for.
 
         The pages of `level` are taken already.
         """
-        if -(-(later - level) // self.page_size) * self.sequences <= free:
+        if self.at_most(level, later) <= free:
             return later
         periods, free = divmod(free, self.sequences)
         first = level % self.page_size

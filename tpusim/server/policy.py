@@ -27,7 +27,10 @@ class Policy:
         that decoding sequences will still generate, as SGLang does (`new_token_ratio`).
     prefix_cache: pages of equal prefixes are computed once.
     host_ps: time of the host between two steps, with which no device computes.
-    sequence_ps: time of the host between two steps for each sequence that computes.
+    schedule_ps: time of the host for a step beside the devices, which compute the step before it:
+        no step takes less. 0 where the host does nothing beside them.
+    sequence_ps: time of the host for each sequence that computes: beside the devices where
+        `schedule_ps` is, otherwise between two steps.
     request_ps: time of the host for a request (HTTP, tokens), all of it before it is scheduled.
     hold_ps: longest time for which requests are held to begin side by side, one in each rank; 0
         where they are not. See `HeldRequests`.
@@ -50,8 +53,26 @@ class Policy:
     reserve: float | None = None
     prefix_cache: bool = False
     host_ps: int = 0
+    schedule_ps: int = 0
     sequence_ps: int = 0
     request_ps: int = 0
     hold_ps: int = 0
     drafted: int = 0
     accepted: float = 1.0
+
+    def host(self, sequences: int) -> tuple[int, int]:
+        """Return the time of the host between two steps, and the least time of a step.
+
+        sequences: that compute in the step, of all ranks.
+        """
+        each = sequences * self.sequence_ps
+        if self.schedule_ps:
+            return self.host_ps, self.schedule_ps + each
+        return self.host_ps + each, 0
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run at a time: in a mixed step, each has its tokens."""
+        if not self.mixed:
+            return self.max_num_seqs
+        return min(self.max_num_seqs, self.max_num_batched_tokens // (1 + self.drafted))

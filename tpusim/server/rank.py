@@ -33,6 +33,7 @@ class Rank:
         may find room in the next step although nothing else changes.
     adopted: sequences that began to decode with a cache from another replica.
     answers: times, and how many of the decoding sequences received their last token at each.
+    peak: the most that this rank and others asked of their limits.
     """
 
     def __init__(self, policy: Policy, records: RequestLog, block: int = 0) -> None:
@@ -42,9 +43,7 @@ class Rank:
         self.drafted = policy.drafted
         self.verified = 1 + policy.drafted
         self.budget = policy.max_num_batched_tokens
-        self.slots = policy.max_num_seqs
-        if policy.mixed:
-            self.slots = min(self.slots, self.budget // self.verified)
+        self.slots = policy.slots
         self.pages = CachedPages(policy.pages, policy.page_size, block)
         self.growth = PageGrowth(policy.page_size)
         self.present = 0
@@ -57,6 +56,9 @@ class Rank:
         self.lost = self.unsettled = False
         self.answers: list[tuple[int, int]] = []
         self.adopted: list[Sequence] = []
+        self.peak = records.peak
+        if block:  # idle blocks stay as long as their pages are not needed, so pages are all used
+            self.peak.pages = policy.pages
 
     def admits(self) -> bool:
         """Return whether a request that arrives now may be in the next step."""
@@ -83,7 +85,7 @@ class Rank:
         While pages are missing, the sequence that was admitted last loses its own, and waits before
         all others to be computed again.
         """
-        while (pages := self.growth.between(self.level, clock)) > self.pages.free:
+        while not self._find(pages := self.growth.between(self.level, clock)):
             self._preempt(clock)
         if pages:
             self.unsettled = not self.policy.mixed and self._cached_in_part()
@@ -98,7 +100,17 @@ class Rank:
         """
         pages = self.pages
         keep = len(pages.idle) * pages.per_block if self._cached_in_part() else 0
+        if self._find(self.growth.at_most(self.level, clock) + keep):
+            return clock
         return self.growth.reach(self.level, clock, pages.free - keep)
+
+    def _find(self, pages: int) -> bool:
+        """Return whether so many pages are free."""
+        free = self.pages.free
+        needed = self.policy.pages - free + pages
+        if needed > self.peak.pages:
+            self.peak.pages = needed
+        return pages <= free
 
     def _cached_in_part(self) -> bool:
         """Return whether a prompt waits for pages that is cached in part."""
@@ -208,6 +220,7 @@ class Rank:
             else:
                 break
             waiting.popleft()
+        self.peak.sequences = max(self.peak.sequences, len(self.decoding) + len(chosen))
         return chosen
 
     def _needed(self, sequence: Sequence, computed: int) -> int:
@@ -221,16 +234,21 @@ class Rank:
         In a mixed step it loses its pages otherwise, as it is the youngest; where steps have one
         kind, it goes on when others are complete.
         """
-        chunk = min(sequence.tokens - sequence.computed, budget)
+        chunk = self._chunk(sequence.tokens - sequence.computed, budget)
         if not chunk:
             return False
         pages = self._needed(sequence, sequence.computed + chunk)
-        if pages - sequence.pages <= self.pages.free:
+        if self._find(pages - sequence.pages):
             self._take(sequence, chunk, pages)
             return True
         if self.policy.mixed:
             self._preempt(clock)
         return False
+
+    def _chunk(self, missing: int, budget: int) -> int:
+        """Return how many of the missing tokens of a prompt the next step has room for."""
+        self.peak.tokens = max(self.peak.tokens, self.budget - budget + missing)
+        return min(missing, budget)
 
     def _take(self, sequence: Sequence, chunk: int, pages: int) -> None:
         self.pages.take(pages - sequence.pages)
@@ -242,14 +260,13 @@ class Rank:
     def _admit(self, sequence: Sequence, budget: int, coming: int) -> bool:
         """Admit a prompt with its first chunk, if its pages and its tokens find room."""
         cached, idle = self.pages.found(sequence) if sequence.blocks else (0, 0)
-        chunk = missing = sequence.tokens - cached
-        if missing > budget:
-            if not self.policy.chunked_prefill:
-                return False
-            chunk = budget
+        missing = sequence.tokens - cached
+        chunk = self._chunk(missing, budget)
+        if chunk < missing and not self.policy.chunked_prefill:
+            return False
         pages = self._needed(sequence, cached + chunk)
         needed = self._reserved(sequence, pages, coming) - cached // self.page_size + idle
-        if needed > self.pages.free:
+        if not self._find(needed):
             return False
         if cached:
             self.pages.use(sequence, cached)
@@ -260,7 +277,7 @@ class Rank:
     def _adopt(self, sequence: Sequence, clock: int, coming: int) -> bool:
         """Let a sequence decode whose cache came from another replica, if its pages find room."""
         pages = self._needed(sequence, sequence.tokens)
-        if self._reserved(sequence, pages, coming) > self.pages.free:
+        if not self._find(self._reserved(sequence, pages, coming)):
             return False
         self.join(sequence, clock)
         self.answers.append((sequence.answered_ps, 1))

@@ -246,11 +246,9 @@ class Replica:
             fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
             routed = sum(one.decodes + one.prefills for one in loads)
             load = StepLoad(*(count * each for each in fullest))._replace(routed=routed)
-        time = policy.host_ps + self.costs.step_ps(load)
-        if policy.sequence_ps:
-            decoding = sum(len(rank.decoding) for rank in ranks) if self.mixed else 0
-            time += (len(chosen) + decoding) * policy.sequence_ps
-        return time
+        decoding = sum(len(rank.decoding) for rank in ranks) if self.mixed else 0
+        between, least = policy.host(len(chosen) + decoding)
+        return max(between + self.costs.step_ps(load), least)
 
     def _rank_load(self, rank: Rank, chosen: list[Sequence], clock: int) -> StepLoad:
         """Return what a rank computes in a step with prompts."""
@@ -279,7 +277,7 @@ class Replica:
             count * most * (1 + policy.drafted),
             count * context,
             self.clock.growth(count * grows),
-            policy.host_ps + policy.sequence_ps * sum(len(rank.decoding) for rank in ranks),
+            *policy.host(sum(len(rank.decoding) for rank in ranks)),
         )
         return run, max(1, steps)
 

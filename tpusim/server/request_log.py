@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tpusim.server.served import Column, Served
+from tpusim.server.peak_use import PeakUse
+from tpusim.server.served import Begun, Column, Served
 from tpusim.server.span_log import SpanLog, joined_spans
 from tpusim.traffic import Requests
 
@@ -33,6 +34,7 @@ class RequestLog:
 
     present: requests in the server at `since_ps`.
     present_ps: the integral of that number up to then.
+    peak: the most that a rank asks of its limits.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -45,6 +47,7 @@ class RequestLog:
         self.output, self.cached, self.preemptions = (cells(0 * never) for _ in range(3))
         self.gaps: defaultdict[int, int] = defaultdict(int)
         self.present = self.present_ps = self.since_ps = 0
+        self.peak = PeakUse()
 
     def count(self, now: int, more: int) -> None:
         """Count requests that come (1) or go (-1)."""
@@ -75,6 +78,13 @@ class RequestLog:
             picoseconds = (picoseconds >> shift << shift) + (1 << shift - 1)
         self.gaps[picoseconds] += count
 
+    def begun(self, sent: int, now: int) -> Begun:
+        """Return the first requests, of which so many were sent up to now."""
+        arrival, first, last = (
+            _column(each)[:sent].copy() for each in (self.arrival, self.first, self.last)
+        )
+        return Begun(now, arrival, first, last, self.peak)
+
     def served(self, logs: Sequence[SpanLog]) -> Served:
         """Return all that was written down."""
         gaps = np.array(sorted(self.gaps.items()), np.int64).reshape(-1, 2).T
@@ -91,6 +101,7 @@ class RequestLog:
             spans=joined_spans(logs),
             gaps=(gaps[0], gaps[1]),
             present_ps=self.present_ps,
+            peak=self.peak,
         )
 
 

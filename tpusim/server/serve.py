@@ -16,7 +16,7 @@ from tpusim.server.replica import Replica, Send
 from tpusim.server.replica_pool import ReplicaPool, Router
 from tpusim.server.request_log import RequestLog
 from tpusim.server.sequence import Sequence
-from tpusim.server.served import Served
+from tpusim.server.served import Begun, Served
 from tpusim.server.span_log import MOST_SPANS, SpanLog
 from tpusim.server.step_load import StepCosts
 from tpusim.traffic import Traffic
@@ -32,6 +32,17 @@ class Outage(NamedTuple):
     replica: int
     from_ps: int
     to_ps: int
+
+
+class Watch(NamedTuple):
+    """Who looks at a simulation on its way, and may end it.
+
+    counts: numbers of requests, ascending, and less than all.
+    ends: is asked once so many requests are sent whether the simulation ends.
+    """
+
+    counts: Many[int]
+    ends: Callable[[Begun], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +71,7 @@ def serve(
     ready_ps: int = 0,
     outages: Many[Outage] = (),
     fold: bool = True,
+    watch: Watch | None = None,
 ) -> Served:
     """Return what becomes of each request of a traffic.
 
@@ -76,6 +88,7 @@ def serve(
     ready_ps: when the replicas begin to serve (cold start).
     outages: times in which replicas are down.
     fold: decode steps of the same sequences are one event; otherwise each step is one.
+    watch: who looks at the simulation; where it is ended, requests lack what comes later.
 
     Raises ServerError for a policy that contradicts itself, and for a request that can never run.
     """
@@ -84,7 +97,9 @@ def serve(
         pools.append((decode.policy, decode.replicas, decode.router))
     check_server(traffic.requests, pools)
     check_outages([(0, 0, ready_ps), *outages], sum(count for _, count, _ in pools))
-    return _Server(traffic, policy, costs, replicas, router, decode, fold).run(ready_ps, outages)
+    server = _Server(traffic, policy, costs, replicas, router, decode, fold)
+    server.begin(ready_ps, outages)
+    return server.run(watch or Watch((), lambda _: False))
 
 
 class _Server:
@@ -111,6 +126,7 @@ class _Server:
         self.most = MOST_SPANS // (replicas + (decode.replicas if decode else 0))
         self.decode = decode
         self.next = 0
+        self.awaited: tuple[int, Event] | None = None
         if decode is None:
             self.pool = ReplicaPool(self._replicas(policy, costs, replicas), router)
             self.decoders = self.pool
@@ -149,8 +165,8 @@ class _Server:
             for number in range(first, first + count)
         ]
 
-    def run(self, ready_ps: int, outages: Many[Outage]) -> Served:
-        """Serve all requests."""
+    def begin(self, ready_ps: int, outages: Many[Outage]) -> None:
+        """Plan the outages and the first arrivals."""
         pools = [self.pool] if self.decode is None else [self.pool, self.decoders]
         members = [(pool, replica) for pool in pools for replica in pool.replicas]
         for number, (pool, replica) in enumerate(members):
@@ -162,8 +178,23 @@ class _Server:
                 self._send_next()
         elif len(self.traffic.requests):
             self._plan_arrival()
+
+    def run(self, watch: Watch) -> Served:
+        """Serve all requests, unless `watch` ends it."""
+        for count in watch.counts:
+            if self.next < count:
+                self.awaited = count, self.env.event()
+                self.env.run(until=self.awaited[1])
+            if watch.ends(self.records.begun(count, self.env.now)):
+                return self.records.served(self.logs)
         self.env.run()
         return self.records.served(self.logs)
+
+    def _note_sent(self) -> None:
+        """Let the simulation pause if as many requests are sent as somebody waits for."""
+        if self.awaited is not None and self.next >= self.awaited[0]:
+            self.awaited[1].succeed()
+            self.awaited = None
 
     def _plan_outage(self, pool: ReplicaPool, replica: Replica, down: int, up: int) -> None:
         def go_down(_: Event) -> None:
@@ -194,6 +225,7 @@ class _Server:
             if not self.refused[self.next]:
                 self._enter(self.next)
             self.next += 1
+        self._note_sent()
         if self.next < count:
             self._plan_arrival()
 
@@ -223,6 +255,7 @@ class _Server:
     def _done(self, _: Sequence) -> None:
         if self.traffic.users:
             self._send_next()
+            self._note_sent()
 
     def _send(self, replica: Replica, sequence: Sequence) -> None:
         """Transfer the cache of a prompt to a replica that decodes."""

@@ -1,10 +1,12 @@
 """What became of each request, and what the server did over time."""
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tpusim.server.peak_use import PeakUse
 
 Column: TypeAlias = NDArray[np.int64]
 
@@ -36,6 +38,21 @@ class Spans:
     waiting: Column
 
 
+class Begun(NamedTuple):
+    """The requests that were sent up to a time of a simulation, one element of each column each.
+
+    now_ps: the time.
+    arrival_ps, first_ps, last_ps: as of `Served`; -1 for what has not happened yet.
+    peak: the most that a rank has asked of its limits.
+    """
+
+    now_ps: int
+    arrival_ps: Column
+    first_ps: Column
+    last_ps: Column
+    peak: PeakUse
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """Requests after a simulation, one element of each column per request, in order of arrival.
@@ -57,6 +74,7 @@ class Served:
         speculation of those of a step: picoseconds, within 0.4 %, and how often. Equal steps in a
         row count with their mean.
     present_ps: the integral of the requests in the server over time.
+    peak: the most that a rank asks of the limits of its policy.
     """
 
     arrival_ps: Column
@@ -71,3 +89,4 @@ class Served:
     spans: Spans
     gaps: tuple[Column, Column]
     present_ps: int
+    peak: PeakUse = field(default_factory=PeakUse)

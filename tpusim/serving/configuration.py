@@ -6,15 +6,14 @@ from typing import Any
 
 from tpusim.base.errors import PlanError
 from tpusim.base.units import format_mesh
-from tpusim.base.value_checks import check_positive
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.plan import ServingPlan
 from tpusim.results.settings import settings_of
-from tpusim.server import Served
+from tpusim.server import Served, Watch
 from tpusim.server import serve as serve_requests
-from tpusim.server.replica_pool import Router
+from tpusim.server.server_options import ServerOptions
 from tpusim.serving.engines import Engine
 from tpusim.serving.engines.command import ServingCommand
 from tpusim.serving.engines.launch import serving_command
@@ -26,29 +25,25 @@ from tpusim.traffic import Traffic
 
 SECONDS_AN_HOUR = 3600
 
-OPTIONS = ("replicas", "router", "drafted", "accepted", "ready_s")
+OPTIONS = tuple(each.name for each in fields(ServerOptions))
 """What `ts.serve` takes of a server besides plan and engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(ServerOptions):
     """A server as `ts.serve` takes it, without its model and its traffic.
+
+    It has the fields of `ServerOptions` besides.
 
     pod: the slice of each replica.
     plan: how the model is divided over the slice, and its dtypes.
     engine: the engine with its settings.
-    replicas, router, drafted, accepted, ready_s: see `ts.serve`.
     keys: of a section [serving] or [slice], changed by `changed` and `on`.
     """
 
     pod: Slice
     plan: ServingPlan
     engine: Engine
-    replicas: int = 1
-    router: Router = "round-robin"
-    drafted: int = 0
-    accepted: float = 1.0
-    ready_s: float = 0.0
     keys: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -97,8 +92,6 @@ class Configuration:
         options = {key: value for key, value in keys.items() if key in OPTIONS}
         planned = {key: value for key, value in keys.items() if key in of_plan}
         others = {k: v for k, v in keys.items() if k not in options and k not in planned}
-        if "replicas" in options:
-            check_positive("serving.replicas", options["replicas"])
         engine = self.engine.changed(**others)
         return self._with(engine, planned, keys={**self.keys, **keys}, **options)
 
@@ -139,8 +132,11 @@ class Configuration:
         plan = replace(self.plan, memory_fraction=1.0)
         return repr(plan), self.pod, self.drafted, self.engine.routes_padding
 
-    def served(self, server: Server, traffic: Traffic) -> Served:
-        """Simulate the traffic on replicas of a `server` of this configuration."""
+    def served(self, server: Server, traffic: Traffic, watch: Watch | None = None) -> Served:
+        """Simulate the traffic on replicas of a `server` of this configuration.
+
+        watch: see `tpusim.server.serve`.
+        """
         return serve_requests(
             traffic,
             server.policy,
@@ -148,6 +144,7 @@ class Configuration:
             replicas=self.replicas,
             router=self.router,
             ready_ps=picoseconds(self.ready_s),
+            watch=watch,
         )
 
     def result(self, model: Architecture, traffic: Traffic) -> ServingResult:

@@ -1,9 +1,9 @@
 """Replicas that decode alone, on slices of their own, and the transfer of caches to them."""
 
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil
 
-from tpusim.base.errors import PlanError
+from tpusim.base.value_checks import check_from_zero
 from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Slice
 from tpusim.plan import ServingPlan
@@ -33,9 +33,7 @@ class DecodeServer:
 
     def __post_init__(self) -> None:
         for name in ("transfer_bandwidth", "transfer_s"):
-            value = getattr(self, name)
-            if not isfinite(value) or value < 0:
-                raise PlanError(f"decode.{name} is {value}; write a number from 0 up")
+            check_from_zero(f"decode.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

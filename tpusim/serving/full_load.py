@@ -1,11 +1,10 @@
 """What a server does when it is full, in closed form: its batch, and the requests it answers."""
 
 from tpusim.server.step_load import StepLoad
+from tpusim.serving.metrics import PICO
 from tpusim.serving.serve import Server, prompt_load
 from tpusim.traffic import Traffic
 from tpusim.traffic.requests import Column
-
-PICO = 1e-12
 
 
 def slots(server: Server, traffic: Traffic) -> int:
@@ -29,14 +28,14 @@ def closed_form_rate(server: Server, traffic: Traffic, batch: int) -> float:
     policy, steps = server.policy, server.steps
     prompt, output = _mean(traffic.requests.prompt), _mean(traffic.requests.output)
     context = prompt + output / 2
-    host = policy.host_ps + policy.sequence_ps * batch
+    host, least = policy.host(batch)
     drafted = policy.drafted + 1
-    decode = steps.step_ps(StepLoad(batch * drafted, round(batch * context))) + host
+    decode = max(steps.step_ps(StepLoad(batch * drafted, round(batch * context))) + host, least)
     room = policy.max_num_batched_tokens * policy.ranks
     beside = batch if policy.mixed and batch * drafted < room else 0
     tokens = max(1, room - beside * drafted)
     load = prompt_load(tokens, prompt, beside * drafted, context)
-    mixed = steps.step_ps(load) + (host if beside else policy.host_ps)
+    mixed = max(steps.step_ps(load) + (host if beside else policy.host_ps), policy.schedule_ps)
     each = max(mixed - (decode if beside else 0), 0) / tokens
     seconds = (decode * (output - 1) / policy.accepted / batch + each * prompt) * PICO
     return 1 / max(seconds, PICO)

@@ -207,12 +207,14 @@ def measure(served: Served, *, pages: int, replicas: int = 1) -> ServingMetrics:
 def answered(served: Served) -> Served:
     """Return the requests that were not refused, with what the server did."""
     kept = served.output > 0
-    if kept.all():
-        return served
-    names = (
-        each.name for each in fields(served) if each.name not in ("spans", "gaps", "present_ps")
-    )
-    return replace(served, **{name: getattr(served, name)[kept] for name in names})
+    return served if kept.all() else some(served, kept)
+
+
+def some(served: Served, rows: NDArray[np.bool_]) -> Served:
+    """Return the requests of some rows, with what the server did."""
+    of_server = ("spans", "gaps", "present_ps", "peak")
+    names = (each.name for each in fields(served) if each.name not in of_server)
+    return replace(served, **{name: getattr(served, name)[rows] for name in names})
 
 
 def window_ps(served: Served) -> tuple[int, int]:

@@ -20,9 +20,8 @@ from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
 from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.metrics import answered
-from tpusim.serving.replica_loss import lose_replica
+from tpusim.serving.replica_loss import ServerFailures, lose_replica
 from tpusim.serving.result import ServingResult
-from tpusim.serving.server_failures import ServerFailures
 from tpusim.serving.step_table import SharedSteps, StepTable
 from tpusim.simulation.arguments import check_model, check_slice
 from tpusim.traffic import Traffic
@@ -66,7 +65,12 @@ class Server:
         buckets = engine.buckets(ranks, plan.least_tokens)
         most = max((engine.max_num_batched_tokens, *buckets.tokens))
         rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
-        room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
+        known = known or SharedSteps()
+        size = (most, rows, longest, plan.memory_fraction)
+        room = known.rooms.get(size)
+        if room is None:
+            room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
+            known.rooms[size] = room
         engine = engine.changed(max_num_seqs=_sequences(engine, room, ranks))
         policy = engine.policy(
             pages=needed_pages(room, longest, model.name),
@@ -75,9 +79,7 @@ class Server:
             drafted=drafted,
             accepted=accepted,
         )
-        steps = StepTable(
-            model, plan, pod, buckets, drafted + 1, engine.routes_padding, known or SharedSteps()
-        )
+        steps = StepTable(model, plan, pod, buckets, drafted + 1, engine.routes_padding, known)
         return cls(steps, room, policy)
 
 

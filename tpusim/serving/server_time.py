@@ -43,14 +43,15 @@ class ServerTime:
 
 
 def time_of(served: Served, policy: Policy, replicas: int = 1) -> ServerTime:
-    """Return the time of a server by what it does.
+    """Return the time of a server by what it does. A host beside the devices counts with them.
 
     policy: with the time of the host between two steps.
     """
     spans = served.spans
     start, end = window_ps(answered(served))
     prefills = spans.prefills > 0
-    host = spans.steps * (policy.host_ps + spans.decodes * policy.sequence_ps)
+    each = 0 if policy.schedule_ps else spans.decodes * policy.sequence_ps
+    host = spans.steps * (policy.host_ps + each)
     between = np.minimum(host, spans.busy_ps)
     devices = spans.busy_ps - between
     return ServerTime(

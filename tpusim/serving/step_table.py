@@ -18,10 +18,9 @@ from tpusim.plan import ServingPlan
 from tpusim.program import AttentionLoad, Compute, walk_ops
 from tpusim.results import ServedStep
 from tpusim.server.step_load import StepLoad
+from tpusim.serving.capacity import CacheRoom
 from tpusim.serving.engines.buckets import Buckets
 from tpusim.simulation.serving_run import serve_step
-
-PICO = 1e-12
 
 LINEAR = 1e-4
 """Largest deviation from a straight line over which decode steps are summed as a trapezoid."""
@@ -34,10 +33,13 @@ class SharedSteps:
     bases: picoseconds without attention kernels, by tokens and rows of each rank, and the tokens
         that experts serve.
     kernels: rates of the attention kernels, and how often each runs; empty before the first step.
+    rooms: for the cache, by tokens and rows of the largest step, the longest request, and the share
+        of the memory.
     """
 
     bases: dict[tuple[int, int, int], int] = field(default_factory=dict)
     kernels: tuple[tuple[float, LoadRates], ...] = ()
+    rooms: dict[tuple[int, int, int, float], CacheRoom] = field(default_factory=dict)
 
     @property
     def windows(self) -> bool:

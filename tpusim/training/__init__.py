@@ -7,7 +7,7 @@ from tpusim.training.compile_time import program_size as program_size
 from tpusim.training.durations import duration as duration
 from tpusim.training.failure_advice import RunAdvice as RunAdvice
 from tpusim.training.failure_advice import failure_advice as failure_advice
-from tpusim.training.failure_setup import broken_slowdown as broken_slowdown
+from tpusim.training.failure_setup import run_setup as run_setup
 from tpusim.training.failure_survey import FailureSurvey as FailureSurvey
 from tpusim.training.result import BUCKETS as BUCKETS
 from tpusim.training.result import Estimate as Estimate
@@ -24,7 +24,6 @@ from tpusim.training.stragglers import HostPauses as HostPauses
 from tpusim.training.stragglers import SlowChips as SlowChips
 from tpusim.training.stragglers import Stragglers as Stragglers
 from tpusim.training.stragglers import UnevenSlices as UnevenSlices
-from tpusim.training.train import run_setup as run_setup
 from tpusim.training.train import train as train
 from tpusim.training.train import train_step as train_step
 from tpusim.training.train import wall_seconds as wall_seconds

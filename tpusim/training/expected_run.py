@@ -11,7 +11,6 @@ from tpusim.engine.failure_queue import FailureKind, Loss
 from tpusim.engine.training_loop import LoopTimes
 from tpusim.results import PICO
 from tpusim.training.failure_setup import FailureSetup
-from tpusim.training.goodput_forms import expected_ettr
 
 LEAST_SHARE = 1e-12
 """Of the time, down to which numbers of units away are counted."""
@@ -30,6 +29,20 @@ def expected_seconds(setup: FailureSetup) -> float:
     return start + useful * _slower(setup) * _wall_over_useful(setup, setup.mttf_s, useful)
 
 
+def expected_ettr(rate: float, restart: float, interval: float, stop: float = 0.0) -> float:
+    """Return the expected ratio of useful to wall time where little is lost (E[ETTR]).
+
+    rate: failures of the whole job per unit of time.
+    restart: until steps run again.
+    interval: time between checkpoints.
+    stop: for which each stops the steps.
+
+    Source: Kokolis et al., arXiv:2410.21680, `(1 - N r (u0 + dt / 2)) / (1 + w / dt)`.
+    """
+    lost = rate * (restart + interval / 2)
+    return max(0.0, 1 - lost) / (1 + stop / interval)
+
+
 def ettr(setup: FailureSetup) -> float | None:
     """Return the expected ratio of useful to wall time (`expected_ettr`).
 
@@ -43,20 +56,14 @@ def ettr(setup: FailureSetup) -> float | None:
 
 
 def _loop_over_steps(times: LoopTimes) -> float:
-    """Return the time of the loop over that of its steps."""
+    """Return the time of the loop over that of its steps: evaluations, checkpoints and copies."""
     extra = times.evaluation_ps / times.evaluate_every if times.evaluate_every else 0.0
-    extra += _stop_of_step_ps(times)
+    if times.save_every:
+        saves = 1 / times.save_every
+        copies = 1 / times.copy_every - saves if times.copy_every else 0.0
+        waits = max(0, times.write_ps - times.save_every * times.step_ps)
+        extra += saves * (times.stop_ps + waits) + copies * times.copy_ps
     return 1 + extra / times.step_ps
-
-
-def _stop_of_step_ps(times: LoopTimes) -> float:
-    """Return for how long checkpoints and copies stop the run, for each step."""
-    if not times.save_every:
-        return 0.0
-    saves = 1 / times.save_every
-    copies = 1 / times.copy_every - saves if times.copy_every else 0.0
-    waits = max(0, times.write_ps - times.save_every * times.step_ps)
-    return saves * (times.stop_ps + waits) + copies * times.copy_ps
 
 
 def _wall_over_useful(setup: FailureSetup, mttf: float, whole: float) -> float:
@@ -77,8 +84,7 @@ def _wall_over_useful(setup: FailureSetup, mttf: float, whole: float) -> float:
 def _kept(kind: FailureKind, setup: FailureSetup, mttf: float, whole: float) -> float:
     """Return the mean useful seconds of a stretch that its failure leaves."""
     times, recovery = setup.times, setup.recovery
-    gone = kind.loss is Loss.UNIT or kind.replaced
-    copied = bool(times.copy_every) and not (gone and recovery.peer_ps is None)
+    copied = bool(times.copy_every) and not (kind.swaps and recovery.peer_ps is None)
     over_useful = _loop_over_steps(times)
     if not times.save_every:
         interval, delay = whole, 0.0
@@ -104,12 +110,10 @@ def restart_seconds(setup: FailureSetup) -> float:
 def _restart_ps(kind: FailureKind, setup: FailureSetup) -> float:
     recovery, times = setup.recovery, setup.times
     found = (1 - kind.hang_share) * kind.detection_ps + kind.hang_share * kind.hang_ps
-    again = recovery.restart if recovery.reshard is None else recovery.reshard
-    found += sum(length for _, length in again)
-    gone = kind.loss is Loss.UNIT or kind.replaced
-    if gone:
+    found += sum(length for _, length in recovery.again)
+    if kind.swaps:
         found += recovery.replace_ps
-    copy = recovery.peer_ps if gone else recovery.recall_ps
+    copy = recovery.peer_ps if kind.swaps else recovery.recall_ps
     copied = bool(times.copy_every) and copy is not None
     return found + (copy or 0 if copied else recovery.restore_ps)
 

@@ -4,20 +4,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
 from tpusim.base.toml_text import toml
 from tpusim.base.units import format_amount
-from tpusim.results import PlanResult
+from tpusim.failures import Failures
+from tpusim.results import PICO, PlanResult
 from tpusim.training.checkpoint import checkpoint_cost
 from tpusim.training.durations import duration
 from tpusim.training.expected_run import units_away
-from tpusim.training.failure_setup import UnitSlowdown, broken_slowdown, failure_setup
-from tpusim.training.failure_survey import FailureSurvey, survey
+from tpusim.training.failure_setup import run_setup
+from tpusim.training.failure_survey import random_runs
 from tpusim.training.parts import run_parts
 from tpusim.training.result import TrainingResult
-from tpusim.training.run import BLOCKING, TrainingRun
+from tpusim.training.run import BLOCKING, Checkpoints, TrainingRun
 from tpusim.training.save_interval import SaveInterval, best_save_interval
 
 TRIAL_RUNS = 200
@@ -38,13 +42,18 @@ class RunChange:
     """A change of a run with failures.
 
     settings: keys of the run file and their values.
-    survey: the random runs with it.
+    wall_s: wall seconds of each random run with it.
     cost_usd: mean USD of a run; None where the chip has no price.
     """
 
     settings: Mapping[str, Any]
-    survey: FailureSurvey
+    wall_s: NDArray[np.float64]
     cost_usd: float | None
+
+    @property
+    def mean_s(self) -> float:
+        """Mean wall seconds of the random runs."""
+        return float(self.wall_s.mean())
 
     @property
     def title(self) -> str:
@@ -86,12 +95,12 @@ class RunAdvice(ShortRepr):
         """Yield the run as given and each change as texts, in the columns of `ADVICE_HEADS`."""
         for each in (self.base, *self.changes):
             cost = "-" if each.cost_usd is None else format_amount(each.cost_usd)
-            wall = duration(each.survey.mean_s)
+            wall = duration(each.mean_s)
             yield each.title or "as given", wall, f"{self.gain(each):.1%}", cost
 
     def gain(self, change: RunChange) -> float:
         """Return the share of the wall time that a change saves."""
-        return 1 - change.survey.mean_s / self.base.survey.mean_s
+        return 1 - change.mean_s / self.base.mean_s
 
     def facts(self) -> dict[str, Any]:
         """Return the advice as plain data, in SI units."""
@@ -100,7 +109,7 @@ class RunAdvice(ShortRepr):
             "changes": [
                 {
                     "settings": dict(each.settings),
-                    "mean_s": each.survey.mean_s,
+                    "mean_s": each.mean_s,
                     "cost_usd": each.cost_usd,
                 }
                 for each in (self.base, *self.changes)
@@ -116,19 +125,15 @@ def failure_advice(result: TrainingResult) -> RunAdvice:
 
     Raise PlanError for a run without failures.
     """
-    step, run, slowdown = result.step, result.run, broken_slowdown(result.step)
-    if run.failures is None:
+    step, run, found = result.step, result.run, result.failures
+    if run.failures is None or found is None:
         raise PlanError("there are no failures to advise on; write a section [failures]")
-    interval = None if run.checkpoints is None else best_save_interval(step, run, slowdown)
-    base = _tried(step, run, {}, slowdown)
-    assert base is not None
-    tried = [
-        _tried(step, run, settings, slowdown)
-        for settings in _settings(step, run, interval, slowdown)
-    ]
-    least = base.survey.mean_s * (1 - LEAST_GAIN)
-    better = [each for each in tried if each is not None and each.survey.mean_s < least]
-    return RunAdvice(base, tuple(sorted(better, key=lambda each: each.survey.mean_s)), interval)
+    interval = None if run.checkpoints is None else best_save_interval(step, run)
+    base = _change(step, run, {}, found.wall_s[:TRIAL_RUNS])
+    tried = (_tried(step, run, settings) for settings in _settings(step, run, interval))
+    least = base.mean_s * (1 - LEAST_GAIN)
+    better = [each for each in tried if each is not None and each.mean_s < least]
+    return RunAdvice(base, tuple(sorted(better, key=lambda each: each.mean_s)), interval)
 
 
 def changed_run(run: TrainingRun, settings: Mapping[str, Any]) -> TrainingRun:
@@ -141,27 +146,29 @@ def changed_run(run: TrainingRun, settings: Mapping[str, Any]) -> TrainingRun:
     return run
 
 
-def _tried(
-    step: PlanResult, run: TrainingRun, settings: Mapping[str, Any], slowdown: UnitSlowdown
-) -> RunChange | None:
+def _tried(step: PlanResult, run: TrainingRun, settings: Mapping[str, Any]) -> RunChange | None:
     """Return a change, simulated; None where the run does not allow it."""
     try:
         changed = changed_run(run, settings)
         assert changed.failures is not None
-        parts, steps = run_parts(step, changed)[0], changed.steps_of(step.plan)
-        setup = failure_setup(step.pod, changed, parts, steps, slowdown)
-        found = survey(setup, changed.failures, min(changed.failures.runs, TRIAL_RUNS))
+        asked = changed.failures
+        found = random_runs(run_setup(step, changed), asked.seed, min(asked.runs, TRIAL_RUNS))
     except PlanError:
-        if not settings:
-            raise
         return None
+    return _change(step, changed, settings, np.array([each.total_ps * PICO for each in found]))
+
+
+def _change(
+    step: PlanResult, run: TrainingRun, settings: Mapping[str, Any], wall_s: NDArray[np.float64]
+) -> RunChange:
+    """Return a run with some settings; wall_s: of its random runs."""
     dollars = step.pod.usd_per_second(run.price)
-    cost = None if dollars is None else dollars * changed.paid_share(step.pod) * found.mean_s
-    return RunChange(settings, found, cost)
+    cost = None if dollars is None else dollars * run.paid_share(step.pod) * float(wall_s.mean())
+    return RunChange(settings, wall_s, cost)
 
 
 def _settings(
-    step: PlanResult, run: TrainingRun, interval: SaveInterval | None, slowdown: UnitSlowdown
+    step: PlanResult, run: TrainingRun, interval: SaveInterval | None
 ) -> Iterator[Mapping[str, Any]]:
     """Yield changes of a run that may shorten it."""
     asked, saves = run.failures, run.checkpoints
@@ -170,13 +177,13 @@ def _settings(
         yield interval.settings
     if saves is not None and interval is not None:
         if saves.memory_every is None:
-            yield from _copies(step, run, interval)
+            yield from _copies(step, run, saves, interval)
         elif not saves.peers:
             yield {"train.checkpoints.peers": True}
         if saves.mode == BLOCKING:
             yield {"train.checkpoints.mode": "asynchronous"}
     if asked.spares is not None and not asked.displaces:
-        yield from _spares(step, run, slowdown)
+        yield from _spares(step, run, asked, asked.spares)
         yield {"failures.displaces": True}
     if not asked.elastic and step.pod.num_slices > 1:
         yield {"failures.elastic": True}
@@ -185,11 +192,9 @@ def _settings(
 
 
 def _copies(
-    step: PlanResult, run: TrainingRun, interval: SaveInterval
+    step: PlanResult, run: TrainingRun, saves: Checkpoints, interval: SaveInterval
 ) -> Iterator[Mapping[str, Any]]:
     """Yield copies in the hosts' memory as often as they pay, between the best checkpoints."""
-    saves = run.checkpoints
-    assert saves is not None
     cost, step_s = checkpoint_cost(step, saves), run_parts(step, run)[0].step_s
     for share in (5, 20):
         copies = max(1, interval.every // share, round(cost.exchange_s / step_s))
@@ -200,22 +205,17 @@ def _copies(
 
 
 def _spares(
-    step: PlanResult, run: TrainingRun, slowdown: UnitSlowdown
+    step: PlanResult, run: TrainingRun, asked: Failures, spares: int
 ) -> Iterator[Mapping[str, Any]]:
     """Yield one spare more, and as many as leave no wait."""
-    asked = run.failures
-    assert asked is not None
-    assert asked.spares is not None
-    yield {"failures.spares": asked.spares + 1}
-    parts, steps = run_parts(step, run)[0], run.steps_of(step.plan)
-    enough = replace(run, failures=replace(asked, spares=None))
-    away = units_away(failure_setup(step.pod, enough, parts, steps, slowdown))
+    yield {"failures.spares": spares + 1}
+    away = units_away(run_setup(step, replace(run, failures=replace(asked, spares=None))))
     needed = next(
         number
         for number in away
         if sum(share for more, share in away.items() if more > number) < LEAST_WAIT
     )
-    if needed > asked.spares + 1:
+    if needed > spares + 1:
         yield {"failures.spares": needed}
 
 

@@ -1,6 +1,6 @@
 """A training run with failures as the engine takes it: their kinds, and the recovery from each."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from tpusim.base.errors import PlanError
@@ -19,16 +19,12 @@ from tpusim.failures import (
 )
 from tpusim.hardware import Slice
 from tpusim.results import PICO, PlanResult
-from tpusim.simulation import slowdown as plan_slowdown
-from tpusim.training.checkpoint import CheckpointCost
-from tpusim.training.parts import Parts, loop_times
+from tpusim.simulation import slowdown
+from tpusim.training.parts import Parts, loop_times, run_parts
 from tpusim.training.run import TrainingRun
 
 FAULTS = {"cable": "link", "switch": "switch"}
 """The fault of a torus by the unit that fails."""
-
-UnitSlowdown = Callable[[str], float]
-"""Time of a step over that on a healthy torus, with one unit of a kind broken: cable or switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,46 +53,42 @@ class FailureSetup:
         return PICO / rate if rate else None
 
 
-def failure_setup(
-    pod: Slice, run: TrainingRun, parts: Parts, steps: int, slowdown: UnitSlowdown
-) -> FailureSetup:
-    """Return a run of so many steps as the engine takes it, with the failures of `run`.
+def run_setup(step: PlanResult, run: TrainingRun, parts: Parts | None = None) -> FailureSetup:
+    """Return the run around a step as the engine takes it, with the failures of `run`.
+
+    parts: the seconds of its parts; by default as predicted.
 
     Raise PlanError for an elastic run of one slice.
     """
-    asked = run.failures
+    pod, asked = step.pod, run.failures
     assert asked is not None
     if asked.elastic and pod.num_slices == 1:
         raise PlanError(
             f"failures.elastic is true, and {pod} is one slice, without which nothing is left; "
             "write several slices, or elastic = false"
         )
-    units, times = units_of(pod), loop_times(parts, run, steps)
+    parts = run_parts(step, run)[0] if parts is None else parts
+    units, times = units_of(pod), loop_times(parts, run, run.steps_of(step.plan))
     causes = {
         name: cause
         for name, cause in asked.all_causes.items()
         if failures_per_second(cause, units) > 0
     }
-    kinds = tuple(_kind(cause, units, pod, asked, times, slowdown) for cause in causes.values())
+    kinds = tuple(_kind(cause, units, step, asked, times) for cause in causes.values())
     recovery = _recovery(pod, run, asked, parts)
     return FailureSetup(times, kinds, recovery, causes, units, unit_chips(pod))
 
 
 def _kind(
-    cause: Cause,
-    units: Mapping[str, int],
-    pod: Slice,
-    asked: Failures,
-    times: LoopTimes,
-    slowdown: UnitSlowdown,
+    cause: Cause, units: Mapping[str, int], step: PlanResult, asked: Failures, times: LoopTimes
 ) -> FailureKind:
-    loss = Loss(cause.loses)
+    pod, loss = step.pod, Loss(cause.loses)
     routed = loss is Loss.LINK and asked.routed and pod.slice_rules.reroutes and made_of_cubes(pod)
     replaced = routed and cause.unit == "cable"
     never_short = replaced and asked.spares is None and not asked.elastic
     excess = 0
     if routed and not never_short:
-        factor = asked.slowdown or slowdown(cause.unit)
+        factor = asked.slowdown or _slowdown(step, cause.unit)
         excess = round(times.step_ps * max(0.0, factor - 1))
     return FailureKind(
         name=cause.name,
@@ -121,42 +113,32 @@ def _recovery(pod: Slice, run: TrainingRun, asked: Failures, parts: Parts) -> Re
         (Activity.COMPILATION, picoseconds(asked.compile_s)),
         (Activity.WARM_UP, picoseconds(parts.warm_up_s)),
     )
-    reshard = ((Activity.RESHARD, picoseconds(asked.reshard_s)),) if asked.elastic else None
-    in_memory = saves is not None and saves.memory_every is not None and cost is not None
-    recall_s = cost.copy_s if in_memory and cost is not None else 0.0
-    peers = in_memory and saves is not None and saves.peers and cost is not None
+    restore_s, recall_s, peer_s = asked.restore_s, 0.0, None
+    if saves is not None and cost is not None:
+        restore_s = cost.read_s if restore_s is None else restore_s
+        if saves.memory_every is not None:
+            recall_s = cost.copy_s
+            peer_s = recall_s + cost.exchange_s if saves.peers else None
     return Recovery(
         restart=restart,
-        reshard=reshard,
+        reshard=((Activity.RESHARD, picoseconds(asked.reshard_s)),) if asked.elastic else None,
         replace_ps=picoseconds(asked.replace_s),
-        restore_ps=picoseconds(restore_seconds(asked, cost)),
+        restore_ps=picoseconds(restore_s or 0.0),
         recall_ps=picoseconds(recall_s),
-        peer_ps=picoseconds(recall_s + cost.exchange_s) if peers and cost is not None else None,
+        peer_ps=None if peer_s is None else picoseconds(peer_s),
         spares=asked.spares,
         displaces=asked.displaces,
         slices=pod.num_slices if asked.elastic else 1,
     )
 
 
-def restore_seconds(asked: Failures, cost: CheckpointCost | None) -> float:
-    """Return the seconds until a checkpoint of the storage is in the chips again."""
-    if asked.restore_s is not None:
-        return asked.restore_s
-    return 0.0 if cost is None else cost.read_s
+def _slowdown(step: PlanResult, unit: str) -> float:
+    """Return the time of a step over that on a healthy torus, with one cable or switch broken."""
+    key = hashable((step.model, step.plan, step.pod, unit))
+    if key not in _SLOWDOWNS:
+        _SLOWDOWNS[key] = slowdown(step.model, step.plan, step.pod, FAULTS[unit]).factor
+    return _SLOWDOWNS[key]
 
 
-def broken_slowdown(step: PlanResult) -> UnitSlowdown:
-    """Return the slowdown of a step by a broken cable or switch, as simulated when it is asked."""
-
-    def factor(unit: str) -> float:
-        key = hashable((step.model, step.plan, step.pod, unit))
-        if key not in _FACTORS:
-            found = plan_slowdown(step.model, step.plan, step.pod, FAULTS[unit])
-            _FACTORS[key] = found.factor
-        return _FACTORS[key]
-
-    return factor
-
-
-_FACTORS: dict[Hashable, float] = {}
-"""Slowdowns by model, plan, slice and unit: advice asks for those of the run again."""
+_SLOWDOWNS: dict[Hashable, float] = {}
+"""Slowdowns by model, plan, slice and unit: each setup of a run asks for those again."""

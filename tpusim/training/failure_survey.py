@@ -1,9 +1,9 @@
 """A training run with failures: many random runs, and what they have in common."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,15 @@ from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.units import format_amount
 from tpusim.engine.failure_queue import Draws
-from tpusim.engine.interrupted_run import Loops, Outcome, run_interrupted
+from tpusim.engine.interrupted_run import InterruptedRun, Loops, Outcome
 from tpusim.engine.training_loop import Activity
 from tpusim.failures import Failures
 from tpusim.results import PICO
 from tpusim.training.durations import HOUR_S, duration
 from tpusim.training.expected_run import ettr, expected_seconds, restart_seconds
 from tpusim.training.failure_setup import FailureSetup
+
+_Key = TypeVar("_Key")
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 
@@ -161,23 +163,16 @@ class FailureSurvey(ShortRepr):
             yield "displaced", f"{self.displaced:,.1f} smaller jobs per run, {hours}"
 
 
-def survey(setup: FailureSetup, asked: Failures, runs: int | None = None) -> FailureSurvey:
-    """Simulate random runs.
-
-    runs: how many; by default as asked.
-
-    Raise PlanError where nothing progresses, or where they are too many to simulate.
-    """
-    count = asked.runs if runs is None else runs
-    expected = expected_seconds(setup)
-    _check_progress(setup, expected)
-    _check_effort(setup, expected, count)
-    loops, restart_s = Loops(setup.times), restart_seconds(setup) if setup.kinds else 0.0
+def survey(setup: FailureSetup, asked: Failures, runs: int) -> FailureSurvey:
+    """Simulate so many random runs. Raise PlanError as `random_runs` does."""
+    loops, expected = Loops(setup.times), expected_seconds(setup)
+    found = random_runs(setup, asked.seed, runs, loops)
+    restart_s = restart_seconds(setup) if setup.kinds else 0.0
     displaced_s = restart_s + setup.times.save_every * setup.times.step_ps * PICO / 2
-    found = [simulate_run(setup, loops, asked.seed, number) for number in range(count)]
     walls = np.array([each.total_ps * PICO for each in found])
-    displaced = sum(each.displaced for each in found) / count
-    middle = int(np.argsort(walls, kind="stable")[(count - 1) // 2])
+    spent_ps = _total(each.spent_ps for each in found)
+    displaced = sum(each.displaced for each in found) / runs
+    middle = int(np.argsort(walls, kind="stable")[(runs - 1) // 2])
     return FailureSurvey(
         asked=asked,
         mttf_s=setup.mttf_s,
@@ -185,9 +180,9 @@ def survey(setup: FailureSetup, asked: Failures, runs: int | None = None) -> Fai
         expected_s=expected,
         ettr=ettr(setup),
         wall_s=walls,
-        spent_s=_mean_spent(found),
+        spent_s={activity: length * PICO / runs for activity, length in spent_ps.items()},
         causes=_cause_shares(setup, found),
-        lost_steps=sum(each.lost_steps for each in found) / count,
+        lost_steps=sum(each.lost_steps for each in found) / runs,
         away=np.array([each.most_away for each in found]),
         displaced=displaced,
         displaced_chip_s=displaced * displaced_s * setup.unit_chips,
@@ -195,32 +190,45 @@ def survey(setup: FailureSetup, asked: Failures, runs: int | None = None) -> Fai
     )
 
 
+def random_runs(
+    setup: FailureSetup, seed: int, runs: int, loops: Loops | None = None
+) -> list[Outcome]:
+    """Return so many random runs.
+
+    loops: of the run, to be shared.
+
+    Raise PlanError where nothing progresses, or where they are too many to simulate.
+    """
+    expected = expected_seconds(setup)
+    _check_progress(setup, expected)
+    _check_effort(setup, expected, runs)
+    loops = loops or Loops(setup.times)
+    return [simulate_run(setup, loops, seed, number) for number in range(runs)]
+
+
 def simulate_run(
     setup: FailureSetup, loops: Loops, seed: int, number: int, *, record: bool = False
 ) -> Outcome:
     """Return one random run: the same seed and number have the same luck, whatever the setup."""
-    return run_interrupted(
-        loops,
-        setup.times.before,
-        setup.kinds,
-        setup.recovery,
-        _draws(seed, number),
-        record=record,
-    )
+    draws = _draws(seed, number)
+    run = InterruptedRun(loops, setup.kinds, setup.recovery, draws, record)
+    return run.run(setup.times.before)
 
 
 def _draws(seed: int, number: int) -> Draws:
-    streams = [
-        np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, number, each))))
-        for each in range(4)
-    ]
-    between, kind, hang, repair = streams
+    between, kind, hang, repair = random_streams(seed, number, 4)
     return Draws(
         random_numbers(between, exponential=True).__next__,
         random_numbers(kind).__next__,
         random_numbers(hang).__next__,
         random_numbers(repair, exponential=True).__next__,
     )
+
+
+def random_streams(seed: int, number: int, count: int) -> list[np.random.Generator]:
+    """Return streams of random numbers for a run by its number, each of its own."""
+    keys = ((seed, number, each) for each in range(count))
+    return [np.random.Generator(np.random.PCG64(np.random.SeedSequence(key))) for key in keys]
 
 
 def random_numbers(stream: np.random.Generator, *, exponential: bool = False) -> Iterator[float]:
@@ -230,29 +238,19 @@ def random_numbers(stream: np.random.Generator, *, exponential: bool = False) ->
         yield from draw(BATCH).tolist()
 
 
-def _mean_spent(found: Sequence[Outcome]) -> Mapping[Activity, float]:
-    total: Counter[Activity] = Counter()
-    for each in found:
-        total.update(each.spent_ps)
-    return {activity: length * PICO / len(found) for activity, length in total.items()}
+def _total(counts: Iterable[Counter[_Key]]) -> Counter[_Key]:
+    return sum(counts, Counter())
 
 
 def _cause_shares(setup: FailureSetup, found: Sequence[Outcome]) -> tuple[CauseShare, ...]:
-    failures: Counter[str] = Counter()
-    lost: Counter[str] = Counter()
-    for each in found:
-        failures.update(each.failures)
-        lost.update(each.lost_ps)
-    count = len(found)
+    failures = _total(each.failures for each in found)
+    lost = _total(each.lost_ps for each in found)
+    count, units = len(found), setup.units
     shares = [
         CauseShare(
-            name,
-            cause.unit,
-            setup.units[cause.unit],
-            failures[name] / count,
-            lost[name] * PICO / count,
+            name, each.unit, units[each.unit], failures[name] / count, lost[name] * PICO / count
         )
-        for name, cause in setup.causes.items()
+        for name, each in setup.causes.items()
     ]
     return tuple(sorted(shares, key=lambda each: -each.lost_s))
 

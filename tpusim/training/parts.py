@@ -15,7 +15,7 @@ from tpusim.training.checkpoint import (
 )
 from tpusim.training.compile_time import SPREAD, compile_seconds
 from tpusim.training.run import TrainingRun
-from tpusim.training.step_mix import straggler_factor
+from tpusim.training.slow_steps import straggler_factor
 
 INITIALIZATION_S, INITIALIZATION_RANGE = 60.0, (20.0, 400.0)
 """Seconds until the devices are there. Assumed, between what logs have with compilation, 58 s

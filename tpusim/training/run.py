@@ -163,8 +163,11 @@ class TrainingRun:
             raise PlanError("train.step_time_s is 0; write seconds above 0, or leave it out")
         for name, kind in (("evaluations", Evaluations), ("checkpoints", Checkpoints)):
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
-        object.__setattr__(self, "failures", _failures(self.failures))
-        object.__setattr__(self, "stragglers", _stragglers(self.stragglers))
+        failures = _section("failures", self.failures, Failures, "spares = 2")
+        object.__setattr__(self, "failures", failures)
+        example = f"pauses = {EXAMPLES['pauses']}"
+        stragglers = _section("stragglers", self.stragglers, Stragglers, example)
+        object.__setattr__(self, "stragglers", stragglers)
 
     def _repr_html_(self) -> str:
         """Return what is given, for a notebook."""
@@ -217,25 +220,13 @@ def _amount(name: str, value: Any) -> float:
     return float(value)
 
 
-def _failures(value: Any) -> Failures | None:
-    """Return failures, of themselves or of their table. Raise PlanError for anything else."""
-    if value is None or isinstance(value, Failures):
+def _section(name: str, value: Any, kind: type, example: str) -> Any:
+    """Return a section of the run, of itself or of its table. Raise PlanError for anything else."""
+    if value is None or isinstance(value, kind):
         return value
     if isinstance(value, Mapping):
-        return Failures(**value)
-    raise PlanError(f"failures is {shown(value)}; write a section [failures], such as spares = 2")
-
-
-def _stragglers(value: Any) -> Stragglers | None:
-    """Return stragglers, of themselves or of their table. Raise PlanError for anything else."""
-    if value is None or isinstance(value, Stragglers):
-        return value
-    if isinstance(value, Mapping):
-        return Stragglers(**value)
-    raise PlanError(
-        f"stragglers is {shown(value)}; write a section [stragglers], such as pauses = "
-        f"{EXAMPLES['pauses']}"
-    )
+        return kind(**value)
+    raise PlanError(f"{name} is {shown(value)}; write a section [{name}], such as {example}")
 
 
 def _part(name: str, value: Any, kind: type) -> Any:

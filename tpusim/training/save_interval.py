@@ -1,7 +1,8 @@
 """The steps between checkpoints that make a run with failures shortest."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import sqrt
 from typing import Any
 
 from tpusim.base.divisors import divisors
@@ -9,14 +10,10 @@ from tpusim.base.errors import PlanError
 from tpusim.results import PICO, PlanResult
 from tpusim.training.durations import duration
 from tpusim.training.expected_run import expected_seconds
-from tpusim.training.failure_setup import UnitSlowdown, broken_slowdown, failure_setup
-from tpusim.training.goodput_forms import daly_interval, young_interval
+from tpusim.training.failure_setup import run_setup
 from tpusim.training.parts import run_parts
 from tpusim.training.result import TrainingResult
 from tpusim.training.run import TrainingRun
-
-MOST_TIERS = 400
-"""Pairs of intervals, of copies and of checkpoints, that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +53,17 @@ class SaveInterval:
 
     def facts(self) -> dict[str, Any]:
         """Return the interval as plain data."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
 
 def save_interval(result: TrainingResult) -> SaveInterval | None:
     """Return the best interval of a run's checkpoints; None if it has none, or nothing fails."""
     if result.failures is None or not result.failures.mttf_s or result.run.checkpoints is None:
         return None
-    return best_save_interval(result.step, result.run, broken_slowdown(result.step))
+    return best_save_interval(result.step, result.run)
 
 
-def best_save_interval(step: PlanResult, run: TrainingRun, slowdown: UnitSlowdown) -> SaveInterval:
+def best_save_interval(step: PlanResult, run: TrainingRun) -> SaveInterval:
     """Return the intervals of a run's checkpoints, and of its copies, that make it shortest.
 
     The expected time is a smooth function of the interval with one minimum, which is found by
@@ -79,43 +76,63 @@ def best_save_interval(step: PlanResult, run: TrainingRun, slowdown: UnitSlowdow
         raise PlanError(
             "the best interval of checkpoints needs [failures] and [train.checkpoints]; write both"
         )
-    expected = expected_by_interval(step, run, slowdown)
+    expected = expected_by_interval(step, run)
     steps, parts = run.steps_of(step.plan), run_parts(step, run)[0]
+    copies: int | None = None
     if saves.memory_every is None:
-        every: int = _least(lambda number: expected(number, None), steps)
-        best: tuple[int, int | None] = (every, None)
+        every = _least(lambda number: expected(number, None), steps)
     else:
         pairs = ((every, copies) for every in _scale(steps) for copies in divisors(every))
-        best = min(pairs, key=lambda pair: expected(*pair))
-    setup = failure_setup(step.pod, run, parts, steps, slowdown)
+        every, copies = min(pairs, key=lambda pair: expected(*pair))
+    setup = run_setup(step, run, parts)
     stop = setup.times.stop_ps / setup.times.step_ps
     mttf = (setup.mttf_s or 0.0) / (setup.times.step_ps * PICO)
     return SaveInterval(
-        *best,
-        expected(*best),
+        every,
+        copies,
+        expected(every, copies),
         expected(saves.every, saves.memory_every),
         young_interval(stop, mttf),
         daly_interval(stop, mttf),
-        _reason(best[0], stop, mttf, setup.times.write_ps / setup.times.step_ps),
+        _reason(every, stop, mttf, setup.times.write_ps / setup.times.step_ps),
     )
 
 
-def expected_by_interval(
-    step: PlanResult, run: TrainingRun, slowdown: UnitSlowdown
-) -> Callable[[int, int | None], float]:
+def expected_by_interval(step: PlanResult, run: TrainingRun) -> Callable[[int, int | None], float]:
     """Return the expected wall seconds of a run, by steps between checkpoints and between copies.
 
     The run has failures and checkpoints; None stands for no copies in the hosts' memory.
     """
-    steps, parts, saves = run.steps_of(step.plan), run_parts(step, run)[0], run.checkpoints
+    parts, saves = run_parts(step, run)[0], run.checkpoints
     assert saves is not None
 
     def expected(every: int, memory_every: int | None) -> float:
         asked = replace(saves, every=every, memory_every=memory_every)
-        changed = replace(run, checkpoints=asked)
-        return expected_seconds(failure_setup(step.pod, changed, parts, steps, slowdown))
+        return expected_seconds(run_setup(step, replace(run, checkpoints=asked), parts))
 
     return expected
+
+
+def young_interval(stop: float, mttf: float) -> float:
+    """Return the useful time between checkpoints that Young recommends: `sqrt(2 stop mttf)`.
+
+    stop: for which a checkpoint stops the steps.
+    mttf: mean time between failures, in the same unit.
+
+    Source: J. W. Young, Communications of the ACM 17(9), 1974.
+    """
+    return sqrt(2 * stop * mttf)
+
+
+def daly_interval(stop: float, mttf: float) -> float:
+    """Return the useful time between checkpoints that Daly recommends, of a higher order.
+
+    Source: J. T. Daly, Future Generation Computer Systems 22(3), 2006, equation 37.
+    """
+    if stop >= 2 * mttf:
+        return mttf
+    ratio = stop / (2 * mttf)
+    return sqrt(2 * stop * mttf) * (1 + sqrt(ratio) / 3 + ratio / 9) - stop
 
 
 def _reason(every: int, stop: float, mttf: float, write: float) -> str:

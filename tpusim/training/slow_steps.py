@@ -1,23 +1,53 @@
-"""How much longer a step takes with a slow chip, and on slices that differ: by simulation."""
+"""The steps of a run with stragglers: with a slow chip, on slices that differ, after pauses."""
 
 from functools import lru_cache
 from itertools import product
 
+import numpy as np
+
 from tpusim.base.errors import PlanError
 from tpusim.base.same import Same
+from tpusim.failures import units_of
 from tpusim.hardware import Slice
 from tpusim.hardware.chip_fields import Dims
 from tpusim.hardware.slow_parts import SlowChip, SlowSlice
 from tpusim.results import PlanResult
 from tpusim.simulation import simulate
-from tpusim.training.straggler_forms import slowest_deviation
-from tpusim.training.stragglers import SlowChips, Stragglers, UnevenSlices
+from tpusim.training.straggler_forms import StepLaw, StepMix, paused_steps, slowest_deviation
+from tpusim.training.stragglers import HOUR_S, SlowChips, Stragglers, UnevenSlices
 
 KEPT = 16
 """Slowdowns that are kept, so that no step is simulated twice."""
 
 
-def slowdowns(step: PlanResult, asked: Stragglers) -> tuple[float, float]:
+def step_mix(step: PlanResult, asked: Stragglers, step_s: float) -> StepMix:
+    """Return the steps of a long run with stragglers, of `step_s` seconds without."""
+    usual, slow = (step_s * each for each in _slowdowns(step, asked))
+    slow_time = 0.0 if asked.chips is None else asked.chips.slow_time(step.pod.chips)
+    synchronous = step.plan.loop == "synchronous"
+    laws = (_law(step.pod, asked, length, synchronous) for length in (usual, slow))
+    fast, slowed = laws
+    return StepMix(ideal_s=step_s, laws=(fast, slowed), slow_time=slow_time)
+
+
+def _law(pod: Slice, asked: Stragglers, step_s: float, synchronous: bool) -> StepLaw:
+    """Return the lengths of steps that take so many seconds without pauses."""
+    pauses = asked.pauses
+    if pauses is None:
+        return StepLaw(np.array([step_s]), np.ones(1))
+    lead = pauses.lead_s
+    if lead is None:
+        lead = 0.0 if synchronous else step_s
+    hosts = 1 if pauses.synchronised else units_of(pod)["machine"]
+    return paused_steps(step_s, pauses.per_hour / HOUR_S, pauses.seconds, lead, hosts)
+
+
+def straggler_factor(step: PlanResult, asked: Stragglers | None, step_s: float) -> float:
+    """Return the mean time of a step with stragglers over that without; 1 where none is asked."""
+    return 1.0 if asked is None else step_mix(step, asked, step_s).factor
+
+
+def _slowdowns(step: PlanResult, asked: Stragglers) -> tuple[float, float]:
     """Return the time of a step without and with a slow chip, over that of the simulated step.
 
     Both are on the slices that `asked` has. One slow chip stands for several: all wait for the
@@ -26,7 +56,7 @@ def slowdowns(step: PlanResult, asked: Stragglers) -> tuple[float, float]:
     Raise PlanError for slices that the machine does not have, and for a pipeline whose slow chips
     cannot be simulated.
     """
-    slowest = 1.0 if asked.slices is None else slowest_share(step.pod, asked.slices)
+    slowest = 1.0 if asked.slices is None else _slowest_share(step.pod, asked.slices)
     chips = asked.chips
     if chips is None:
         return (_slowdown(step, None, slowest),) * 2
@@ -38,7 +68,7 @@ def slowdowns(step: PlanResult, asked: Stragglers) -> tuple[float, float]:
     return usual, max(usual, slow, alone)
 
 
-def slowest_share(pod: Slice, asked: UnevenSlices) -> float:
+def _slowest_share(pod: Slice, asked: UnevenSlices) -> float:
     """Return the speed of the slowest slice, in the mean, over that of the simulated step.
 
     Raise PlanError for one slice, for another number of shares, and where no speed is left.
@@ -97,17 +127,7 @@ def _slower(pod: Slice, chip: tuple[float, float], slowest: float) -> Slice:
     chips = list(pod.slow.chips)
     if chip != (1.0, 1.0):
         chips.append(SlowChip(_healthy_place(pod), *chip))
-    slow = {"chips": chips, "links": pod.slow.links, "slices": slices}
-    return Slice(
-        pod.chip,
-        pod.topology.dims,
-        pod.num_slices,
-        pod.topology.twisted,
-        pod.dcn_oversubscription,
-        pod.clock,
-        slow=slow,
-        broken=pod.broken,
-    )
+    return pod.changed(slow={"chips": chips, "links": pod.slow.links, "slices": slices})
 
 
 def _healthy_place(pod: Slice) -> Dims:

@@ -4,6 +4,7 @@ They hold for slow chips that stay slow for long beside a step, in a run that is
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import erf, lgamma, log, sqrt
 from typing import NamedTuple
 
@@ -77,31 +78,55 @@ def paused_steps(
     return StepLaw(step_s + delays, chances)
 
 
-def long_run_mean(laws: Sequence[StepLaw], slow_time: float) -> float:
-    """Return the mean step of a long run, in seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMix:
+    """The steps of a long run with stragglers.
 
-    laws: of steps without and with a slow chip.
+    ideal_s: seconds of a step without any.
+    laws: of the steps without and with a slow chip.
     slow_time: share of the time in which a chip is slow.
-
-    Steps per second are a mean over time, so `1 / mean = (1 - q) / fast + q / slow`.
     """
-    fast, slow = laws
-    return 1 / ((1 - slow_time) / fast.mean + slow_time / slow.mean)
 
+    ideal_s: float
+    laws: tuple[StepLaw, StepLaw]
+    slow_time: float
 
-def slow_steps(laws: Sequence[StepLaw], slow_time: float) -> float:
-    """Return the share of the steps of a long run that meet a slow chip."""
-    return slow_time * long_run_mean(laws, slow_time) / laws[1].mean
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds of a step.
 
+        Steps per second are a mean over time, so `1 / mean = (1 - q) / fast + q / slow`.
+        """
+        fast, slow = self.laws
+        return 1 / ((1 - self.slow_time) / fast.mean + self.slow_time / slow.mean)
 
-def quantiles(laws: Sequence[StepLaw], slow_share: float, shares: Sequence[float]) -> list[float]:
-    """Return quantiles of the lengths of steps, of which a share meets a slow chip."""
-    lengths = np.concatenate([law.lengths for law in laws])
-    weights = (1 - slow_share, slow_share)
-    chances = np.concatenate([w * law.chances for w, law in zip(weights, laws, strict=True)])
-    order = np.argsort(lengths, kind="stable")
-    places = np.searchsorted(np.cumsum(chances[order]), np.array(shares) - 1e-12)
-    return [float(lengths[order][min(place, len(order) - 1)]) for place in places]
+    @property
+    def factor(self) -> float:
+        """`S`: mean time of a step over that without stragglers, at least 1."""
+        return max(1.0, self.mean_s / self.ideal_s)
+
+    @property
+    def slow_share(self) -> float:
+        """Share of the steps that meet a slow chip."""
+        return self.slow_time * self.mean_s / self.laws[1].mean
+
+    @property
+    def delayed_share(self) -> float:
+        """Share of the steps that a pause delays."""
+        shares = (1 - self.slow_share, self.slow_share)
+        chances = (float(law.chances[law.lengths > law.lengths[0]].sum()) for law in self.laws)
+        return sum(share * chance for share, chance in zip(shares, chances, strict=True))
+
+    def quantiles_s(self, shares: Sequence[float]) -> dict[float, float]:
+        """Return the seconds of a step by quantile."""
+        weights = (1 - self.slow_share, self.slow_share)
+        lengths = np.concatenate([law.lengths for law in self.laws])
+        pairs = zip(weights, self.laws, strict=True)
+        chances = np.concatenate([weight * law.chances for weight, law in pairs])
+        order = np.argsort(lengths, kind="stable")
+        places = np.searchsorted(np.cumsum(chances[order]), np.array(shares) - 1e-12)
+        found = lengths[order][np.minimum(places, len(order) - 1)]
+        return dict(zip(shares, found.tolist(), strict=True))
 
 
 def slowest_deviation(count: int) -> float:

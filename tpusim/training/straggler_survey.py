@@ -4,7 +4,7 @@ After Lin et al., "Understanding Stragglers in Large Model Training Using What-i
 2025: `S = T / T_ideal`, and `1 - 1/S` of the time is wasted.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ from tpusim.base.units import format_seconds
 from tpusim.engine.clock import picoseconds
 from tpusim.engine.straggling_steps import StepState, run_steps, slow_times
 from tpusim.results import PICO, PlanResult
-from tpusim.training.failure_survey import random_numbers
-from tpusim.training.step_mix import StepMix, step_mix
-from tpusim.training.straggler_forms import StepLaw, quantiles
+from tpusim.training.failure_survey import random_numbers, random_streams
+from tpusim.training.slow_steps import step_mix
+from tpusim.training.straggler_forms import StepLaw, StepMix
 from tpusim.training.stragglers import Stragglers
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -61,8 +61,7 @@ class StragglerSurvey(ShortRepr):
 
     def quantiles_s(self) -> dict[float, float]:
         """Return the seconds of a step by quantile."""
-        found = quantiles(self.mix.laws, self.mix.slow_share, QUANTILES)
-        return dict(zip(QUANTILES, found, strict=True))
+        return self.mix.quantiles_s(QUANTILES)
 
     def facts(self) -> dict[str, Any]:
         """Return the survey as plain data, in SI units."""
@@ -121,7 +120,7 @@ def survey_stragglers(
     duration_s = 1.0 if asked.chips is None else asked.chips.duration_s
     simulated = _simulated_steps(mix, mean_slow, duration_s, steps, asked.runs)
     factors_at_random = [
-        random_factor(mix, mean_slow, duration_s, simulated, (asked.seed, number))
+        _random_factor(mix, mean_slow, duration_s, simulated, asked.seed, number)
         for number in range(asked.runs)
     ]
     return StragglerSurvey(
@@ -143,14 +142,11 @@ def _simulated_steps(
     )
 
 
-def random_factor(
-    mix: StepMix, mean_slow: float, duration_s: float, steps: int, seed: Sequence[int]
+def _random_factor(
+    mix: StepMix, mean_slow: float, duration_s: float, steps: int, seed: int, number: int
 ) -> float:
-    """Return `S` of one random run: the same seed has the same luck."""
-    times, pauses = (
-        np.random.Generator(np.random.PCG64(np.random.SeedSequence((*seed, stream))))
-        for stream in range(2)
-    )
+    """Return `S` of one random run: the same seed and number have the same luck."""
+    times, pauses = random_streams(seed, number, 2)
     exponential = random_numbers(times, exponential=True).__next__
     found = run_steps(
         [_state(law) for law in mix.laws],

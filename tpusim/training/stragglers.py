@@ -1,7 +1,7 @@
 """Stragglers of a training run: slow chips that come and go, host pauses, uneven slices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from math import expm1, log1p
 from typing import Any
 
@@ -10,8 +10,10 @@ from tpusim.base.errors import PlanError, nearest
 from tpusim.base.html_text import html_fields
 from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import (
+    check_count,
     check_flag,
     check_positive,
+    check_range,
     is_list,
     is_number,
     seconds,
@@ -54,15 +56,15 @@ class SlowChips:
                 f"{where} needs per_day or time_share, one of the two; write {EXAMPLES['chips']}"
             )
         if self.per_day is not None:
-            _check(f"{where}.per_day", self.per_day, 0, MOST_RATE)
+            check_range(f"{where}.per_day", self.per_day, 0, MOST_RATE)
         if self.time_share is not None:
-            _check(f"{where}.time_share", self.time_share, 0, 1)
+            check_range(f"{where}.time_share", self.time_share, 0, 1)
         if seconds(f"{where}.duration_s", self.duration_s) == 0:
             raise PlanError(f"{where}.duration_s is 0; write seconds above 0")
         for name in ("compute", "hbm"):
             _check_share(f"{where}.{name}", getattr(self, name))
         if self.slowdown is not None:
-            _check(f"{where}.slowdown", self.slowdown, 1, MOST_SLOWDOWN)
+            check_range(f"{where}.slowdown", self.slowdown, 1, MOST_SLOWDOWN)
         elif self.compute == self.hbm == 1:
             raise PlanError(
                 f"{where} are as fast as any other; write the share that is left, as in "
@@ -102,7 +104,7 @@ class HostPauses:
 
     def __post_init__(self) -> None:
         where = "stragglers.pauses"
-        _check(f"{where}.per_hour", self.per_hour, 0, MOST_RATE)
+        check_range(f"{where}.per_hour", self.per_hour, 0, MOST_RATE)
         seconds(f"{where}.seconds", self.seconds)
         check_flag(f"{where}.synchronised", self.synchronised)
         if self.lead_s is not None:
@@ -133,7 +135,7 @@ class UnevenSlices:
                 f"{where} needs spread or shares, one of the two; write {EXAMPLES['slices']}"
             )
         if self.spread is not None:
-            _check(f"{where}.spread", self.spread, 0, 0.5)
+            check_range(f"{where}.spread", self.spread, 0, 0.5)
         if self.shares is not None:
             if not is_list(self.shares) or not self.shares:
                 raise PlanError(
@@ -146,7 +148,6 @@ class UnevenSlices:
 
 
 _PARTS: Mapping[str, type] = {"chips": SlowChips, "pauses": HostPauses, "slices": UnevenSlices}
-_NEEDED = {"pauses": ("per_hour", "seconds")}
 
 
 @checked_call
@@ -172,12 +173,7 @@ class Stragglers:
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
         check_positive("stragglers.runs", self.runs)
         for name, most in (("runs", MOST_RUNS), ("seed", MOST_SEED)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not 0 <= value <= most:
-                raise PlanError(
-                    f"stragglers.{name} is {shown(value)}; write a whole number from 0 to {most:,}"
-                )
+            check_count(f"stragglers.{name}", getattr(self, name), 0, most)
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -212,19 +208,14 @@ def _part(name: str, value: Any, kind: type) -> Any:
     where = f"stragglers.{name}"
     if not isinstance(value, Mapping):
         raise PlanError(f"{where} is {shown(value)}; write a table, such as {EXAMPLES[name]}")
-    known = [each.name for each in fields(kind)]
+    known = {each.name: each.default is MISSING for each in fields(kind)}
     for key in value:
         if key not in known:
             raise PlanError(f"{where} has no {key!r}; {nearest(str(key), known)}")
-    for key in _NEEDED.get(name, ()):
-        if key not in value:
+    for key, needed in known.items():
+        if needed and key not in value:
             raise PlanError(f"{where} has no {key!r}; write {EXAMPLES[name]}")
     return kind(**value)
-
-
-def _check(where: str, value: Any, low: float, high: float) -> None:
-    if not is_number(value) or not low <= value <= high:
-        raise PlanError(f"{where} is {shown(value)}; write a number from {low:g} to {high:,g}")
 
 
 def _check_share(where: str, value: Any) -> None:

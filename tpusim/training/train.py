@@ -1,12 +1,12 @@
 """The front door of training runs: a step is simulated, and then the run around it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tpusim.base.checked_call import checked_call
 from tpusim.base.errors import PlanError
 from tpusim.base.shown_value import shown
 from tpusim.costs import INPUT
-from tpusim.engine.training_loop import Activity, TrainingTimeline, run_training
+from tpusim.engine.training_loop import Activity, run_training
 from tpusim.failures import Failures
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
@@ -14,31 +14,12 @@ from tpusim.plan import Input, Plan
 from tpusim.results import EXPOSED, PICO, PlanResult
 from tpusim.simulation import simulate
 from tpusim.simulation.arguments import check_arguments
-from tpusim.training.checkpoint import HOST_WRITE, HOST_WRITE_RANGE
-from tpusim.training.compile_time import SPREAD, compile_seconds
-from tpusim.training.failure_notes import failure_notes
-from tpusim.training.failure_setup import FailureSetup, broken_slowdown, failure_setup
-from tpusim.training.failure_survey import survey
-from tpusim.training.parts import (
-    INITIALIZATION_RANGE,
-    INITIALIZATION_S,
-    Parts,
-    ideal_step_s,
-    loop_times,
-    run_parts,
-)
-from tpusim.training.result import (
-    BUCKETS,
-    FAILURE_BUCKETS,
-    GOODPUT,
-    GRID,
-    GRID_RANGE,
-    PUE,
-    Estimate,
-    TrainingResult,
-)
+from tpusim.training.failure_setup import run_setup
+from tpusim.training.failure_survey import FailureSurvey, survey
+from tpusim.training.parts import Parts, ideal_step_s, loop_times, run_parts
+from tpusim.training.result import BUCKETS, FAILURE_BUCKETS, GOODPUT, Estimate, TrainingResult
 from tpusim.training.run import TrainingRun
-from tpusim.training.straggler_notes import straggler_notes
+from tpusim.training.run_notes import run_notes
 from tpusim.training.straggler_survey import StragglerSurvey, survey_stragglers
 
 DATA_LOADING = "DATA_LOADING_SYNC"
@@ -70,68 +51,48 @@ def train(
 def train_step(step: PlanResult, run: TrainingRun) -> TrainingResult:
     """Return the training run around a simulated step; otherwise as `train`."""
     _check_run(run)
-    parts = run_parts(step, run)
+    ends = run_parts(step, run)
     steps = run.steps_of(step.plan)
     _check_events(run, steps)
-    timelines = [run_training(loop_times(each, run, steps)) for each in parts]
-    if run.failures is not None:
-        return _with_failures(step, run, run.failures, parts, timelines[0])
-    spent = [_buckets(timeline.spent_ps, step) for timeline in timelines]
-    buckets = {name: Estimate(*(each[name] for each in spent)) for name in BUCKETS}
+    timelines = [run_training(loop_times(parts, run, steps)) for parts in ends]
+    failures = None
+    if run.failures is None:
+        spent = [_buckets(timeline.spent_ps, step) for timeline in timelines]
+        buckets = {name: Estimate(*(each[name] for each in spent)) for name in BUCKETS}
+        wall_s = Estimate(*(timeline.total_ps * PICO for timeline in timelines))
+    else:
+        failures, buckets, wall_s = _with_failures(step, run, run.failures, ends)
     return TrainingResult(
         step=step,
         run=run,
         steps=steps,
-        step_time_s=parts[0].step_s,
+        step_time_s=ends[0].step_s,
         timeline=timelines[0],
         buckets=buckets,
-        wall_s=Estimate(*(timeline.total_ps * PICO for timeline in timelines)),
-        checkpoint=parts[0].checkpoint,
+        wall_s=wall_s,
+        checkpoint=ends[0].checkpoint,
+        failures=failures,
         stragglers=_stragglers(step, run, steps),
-        notes=tuple(_notes(step, run)),
+        notes=tuple(run_notes(step, run)),
     )
 
 
 def _with_failures(
-    step: PlanResult,
-    run: TrainingRun,
-    asked: Failures,
-    parts: Sequence[Parts],
-    timeline: TrainingTimeline,
-) -> TrainingResult:
-    """Return a run with failures: the mean of random runs, with those of its range beside them."""
-    steps, slowdown = run.steps_of(step.plan), broken_slowdown(step)
-    setups = [failure_setup(step.pod, run, each, steps, slowdown) for each in parts]
-    fewer = min(asked.runs, END_RUNS)
-    found, low, high = (
-        survey(setup, asked, runs) for setup, runs in zip(setups, (None, fewer, fewer), strict=True)
-    )
+    step: PlanResult, run: TrainingRun, asked: Failures, ends: Sequence[Parts]
+) -> tuple[FailureSurvey, dict[str, Estimate], Estimate]:
+    """Return the random runs of a run with failures, its mean buckets and its wall time."""
+    counts = asked.runs, *(min(asked.runs, END_RUNS),) * 2
+    surveys = [
+        survey(run_setup(step, run, parts), asked, count)
+        for parts, count in zip(ends, counts, strict=True)
+    ]
     spent = [
-        _buckets({name: each / PICO for name, each in one.spent_s.items()}, step)
-        for one in (found, low, high)
+        _buckets({name: each / PICO for name, each in one.spent_s.items()}, step) for one in surveys
     ]
     names = (*BUCKETS, *FAILURE_BUCKETS)
     buckets = {name: _estimate(each[name] for each in spent) for name in names}
-    ends = low.quantiles_s()[0.1], high.quantiles_s()[0.9]
-    return TrainingResult(
-        step=step,
-        run=run,
-        steps=steps,
-        step_time_s=parts[0].step_s,
-        timeline=timeline,
-        buckets=buckets,
-        wall_s=Estimate(found.mean_s, *ends),
-        checkpoint=parts[0].checkpoint,
-        failures=found,
-        stragglers=_stragglers(step, run, steps),
-        notes=tuple(_notes(step, run)),
-    )
-
-
-def run_setup(step: PlanResult, run: TrainingRun) -> FailureSetup:
-    """Return a run with failures as it is predicted, in the form that the engine takes."""
-    parts, steps = run_parts(step, run)[0], run.steps_of(step.plan)
-    return failure_setup(step.pod, run, parts, steps, broken_slowdown(step))
+    found, low, high = surveys
+    return found, buckets, Estimate(found.mean_s, low.quantiles_s()[0.1], high.quantiles_s()[0.9])
 
 
 def _stragglers(step: PlanResult, run: TrainingRun, steps: int) -> StragglerSurvey | None:
@@ -181,62 +142,3 @@ def _buckets(spent: Mapping[Activity, float], step: PlanResult) -> dict[str, flo
     found[DATA_LOADING] = found[GOODPUT] * waits
     found[GOODPUT] -= found[DATA_LOADING]
     return found
-
-
-def _notes(step: PlanResult, run: TrainingRun) -> list[str]:
-    """Return what was assumed."""
-    notes = []
-    if not step.fits:
-        notes.append("the step does not fit in HBM, so this run cannot be; see its simulation")
-    if run.initialization_s is None:
-        low, high = INITIALIZATION_RANGE
-        notes.append(
-            f"initialisation is assumed as {INITIALIZATION_S:g} s ({low:g} to {high:g}); write "
-            "train.initialization_s"
-        )
-    if run.compile_s is None:
-        low, high = SPREAD
-        notes.append(
-            f"compilation is taken as {compile_seconds(step):.0f} s, from the size of the program "
-            f"(times {low:g} to {high:g}); write train.compile_s, 0 with a compilation cache"
-        )
-        notes += step.pod.chip.unsaid("its programs are taken to compile as fast as those for v4")
-    if run.step_time_s is None and step.error_range is None:
-        notes.append("no measured run is like this step, so the wall time has no range of it")
-    if run.checkpoints is not None and run.checkpoints.time_s is None:
-        if run.checkpoints.host is None:
-            low, high = HOST_WRITE_RANGE
-            notes.append(
-                f"a host is assumed to write {HOST_WRITE / 1e9:g} GB/s ({low / 1e9:g} to "
-                f"{high / 1e9:g}); write train.checkpoints.host"
-            )
-        if run.checkpoints.storage is None:
-            notes.append("the storage is taken to be no limit; write train.checkpoints.storage")
-    notes += _rates(step, run)
-    notes.append(
-        "PROGRAM_STARTUP is compilation and the excess of the first steps"
-        + ", CUSTOM_BADPUT_EVENTS the evaluations" * (run.evaluations is not None)
-    )
-    if run.failures is None:
-        notes.append("no failure, restart or wait for a slice is simulated")
-    else:
-        notes += failure_notes(step.pod, run)
-    if run.stragglers is not None:
-        notes += straggler_notes(step, run.stragglers)
-    return notes
-
-
-def _rates(step: PlanResult, run: TrainingRun) -> Iterator[str]:
-    """Yield the price and the grid that were taken."""
-    chip = step.pod.chip
-    if run.price is None and chip.price is not None:
-        yield (
-            f"a chip is taken at {chip.price:g} USD an hour, its list price on demand; write "
-            "train.price"
-        )
-    if run.grid is None and chip.power is not None:
-        low, high = GRID_RANGE
-        yield (
-            f"CO2 is that of {PUE:g} times the energy of the chips at {GRID:g} g/kWh, the mean of "
-            f"the world ({low:g} to {high:g}); write train.grid"
-        )

@@ -9,7 +9,7 @@ import pytest
 import tpusim as ts
 from tpusim.base.errors import HardwareError
 from tpusim.failures import CAUSES, PodQuestion
-from tpusim.failures.binomial import at_least, mean_groups
+from tpusim.failures.pod_question import at_least, mean_groups
 from tpusim.failures.static_places import boxes, draw_hosts, most_slices
 from tpusim.hardware import load_chip
 from tpusim.report import availability_data, plot_availability

@@ -15,6 +15,7 @@ from tpusim.lowering.on_chip_buffers import (
     LARGEST,
     MIB,
     NEAR,
+    handed_on_chip,
     on_chip_room,
     placed_on_chip,
     take_off_hbm,
@@ -143,3 +144,11 @@ def test_recipes_of_maxtext_leave_no_room_and_an_ideal_compiler_has_it_all() -> 
         assert on_chip_room(chip, Compiler()) == room < chip.vmem_bytes + chip.cmem_bytes
         assert on_chip_room(chip, Compiler(style="maxtext")) == 0
         assert on_chip_room(chip, Compiler(lowering="ideal", style="maxtext")) == room
+
+
+@pytest.mark.parametrize(("room", "found"), [(100.0, {"a", "b"}), (30.0, {"b"}), (10.0, set())])
+def test_layers_hand_on_what_fits_the_smaller_first(room: float, found: set[str]) -> None:
+    sizes = {"a": 40 * MIB, "b": 20 * MIB, "too large": LARGEST + 1}
+    entries = [Untouching()] * PLACES
+    kept = handed_on_chip(entries, sizes, {}, room * MIB)  # type: ignore[arg-type]
+    assert kept.keys() == found

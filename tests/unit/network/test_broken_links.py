@@ -7,7 +7,7 @@ import pytest
 
 from tpusim.costs import CollectiveRoute, SliceLinks, route
 from tpusim.hardware import Slice, Span, degraded
-from tpusim.network import groups, link_numbers, messages, rerouted_messages
+from tpusim.network import broken_links, groups, link_numbers, messages, rerouted_messages
 from tpusim.network.paths import walk
 from tpusim.network.wild_first import aside, link_count, prefixes, wild_first_ways
 from tpusim.program import CollectiveKind
@@ -41,6 +41,25 @@ def rings(pod: Slice, dim: int, kind: CollectiveKind) -> list[tuple[CollectiveRo
         (links.route(healthy, ring), any(tuple(chip) in out for chip in ring.tolist()))
         for ring in groups(spans, pod.topology)
     ]
+
+
+@pytest.mark.parametrize("shape", ["4x4x8", "8x8x8", "4x8x8_twisted"])
+@pytest.mark.parametrize("dims", [(0,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL])
+def test_groups_that_are_not_asked_have_the_pattern_of_a_healthy_torus(
+    shape: str, dims: tuple[int, ...], kind: CollectiveKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = Slice("v4", shape, broken={"switches": [{"dim": 1, "at": [2, 3]}]})
+    spans = tuple(Span(dim, pod.topology.dims[dim]) for dim in dims)
+    healthy, links = route(kind, spans, pod.topology), SliceLinks.of(pod, 0)
+    members = groups(spans, pod.topology)
+    found = [links.route(healthy, group) for group in members]
+    sent = broken_links._sent
+    everywhere = np.ones(pod.topology.dims, dtype=np.bool_)
+    monkeypatch.setattr(
+        broken_links, "_sent", lambda *asked: sent(*asked)._replace(changed=everywhere)
+    )
+    assert [links.route(healthy, group) for group in members] == found
 
 
 @pytest.mark.parametrize("shape", ["4x4x4", "4x4x8", "8x8x8", "4x8x16"])

@@ -305,7 +305,7 @@ def test_advice_is_on_the_page_and_in_the_files() -> None:
     found, best = advice(), advice().changes[0]
     html = page("failing", advised=True)
     said = cards(html)["What to change?"]
-    base, less = found.base.survey.mean_s, best.survey.mean_s
+    base, less = found.base.mean_s, best.mean_s
     assert said.startswith(
         f"Saves {1 - less / base:.1%} {duration(base)} → {duration(less)}, simulated"
     )
@@ -313,7 +313,7 @@ def test_advice_is_on_the_page_and_in_the_files() -> None:
     assert said.endswith(f"{key}={json.dumps(value)}")
     shown = rows(section(html, "advice"))
     assert [row[0] for row in shown] == ["as given", *(each.title for each in found.changes)]
-    assert [row[1] for row in shown[1:]] == [duration(each.survey.mean_s) for each in found.changes]
+    assert [row[1] for row in shown[1:]] == [duration(each.mean_s) for each in found.changes]
 
 
 def test_text_and_json_have_the_advice_below() -> None:

@@ -9,6 +9,7 @@ from extent import thorough
 from small_servers import MODEL, POD
 
 import tpusim as ts
+from tpusim.serving import knee as knee_module
 from tpusim.serving.configuration import Configuration
 from tpusim.serving.full_load import closed_form_rate, slots
 from tpusim.serving.knee import TOLERANCE, knee_of
@@ -28,11 +29,32 @@ def server(replicas: int = 1, **settings: int) -> Configuration:
     return Configuration(pod=POD, plan=plan, engine=engine, replicas=replicas)
 
 
-@pytest.mark.parametrize("given", [server(), thorough(server(2)), server(max_num_seqs=4)])
-def test_the_knee_of_an_open_loop_is_that_of_a_scan(given: Configuration) -> None:
+FEW, MANY = 1500, knee_module.LEAST_REQUESTS
+"""Requests of each simulation: by default, and as the knee has them."""
+
+
+@pytest.fixture(autouse=True)
+def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knee_module, "LEAST_REQUESTS", FEW)
+
+
+@pytest.mark.parametrize(
+    ("given", "requests"),
+    [
+        (server(), FEW),
+        (server(max_num_seqs=4), FEW),
+        thorough(server(), MANY),
+        thorough(server(2), MANY),
+        thorough(server(max_num_seqs=4), MANY),
+    ],
+)
+def test_the_knee_of_an_open_loop_is_that_of_a_scan(
+    given: Configuration, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knee_module, "LEAST_REQUESTS", requests)
     found = knee_of(given, MODEL, OPEN)
     replica = given.server(MODEL, OPEN)
-    long = repeated(OPEN, 6000)
+    long = repeated(OPEN, requests)
     rates = found.load * np.arange(0.8, 1.2, 0.04)
     saturated = [
         load_of(given.served(replica, long.scaled(rate / 10.0)), rate).saturated for rate in rates
@@ -46,18 +68,25 @@ def test_the_knee_of_an_open_loop_is_that_of_a_scan(given: Configuration) -> Non
     assert found.closed_form == pytest.approx(found.load, rel=0.3)
 
 
-def test_the_knee_of_a_closed_loop_is_that_of_a_scan() -> None:
+@pytest.mark.parametrize("requests", [FEW, thorough(MANY)])
+def test_the_knee_of_a_closed_loop_is_that_of_a_scan(
+    requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default only the loads about the knee are scanned."""
+    monkeypatch.setattr(knee_module, "LEAST_REQUESTS", requests)
     given = server()
     found = knee_of(given, MODEL, CLOSED)
     replica = given.server(MODEL, CLOSED)
 
     def rate(users: int) -> float:
-        return start_rate(given.served(replica, replace(repeated(CLOSED, 4000), users=users)))
+        return start_rate(given.served(replica, replace(repeated(CLOSED, requests), users=users)))
 
     full = rate(32)
-    scanned = next(users for users in count(1) if rate(users) >= FULL * full)
+    apart = max(1, int(0.1 * found.load))
+    first = int(found.load) - apart - 1 if requests == FEW else 1
+    scanned = next(users for users in count(first) if rate(users) >= FULL * full)
     assert found.unit == "users"
-    assert abs(found.load - scanned) <= max(1, 0.1 * scanned)
+    assert abs(found.load - scanned) <= apart
 
 
 def test_a_knee_prints_saturated_beyond_it() -> None:

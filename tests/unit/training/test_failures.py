@@ -125,9 +125,9 @@ def test_advice_finds_what_is_wrong_with_a_run() -> None:
     assert any(title.startswith("train.checkpoints.every") for title in titles)
     assert "failures.compile_s = 0.0" in titles
     assert 'train.checkpoints.mode = "asynchronous"' in titles
-    walls = [each.survey.mean_s for each in advice.changes]
+    walls = [each.mean_s for each in advice.changes]
     assert walls == sorted(walls)
-    assert max(walls) < advice.base.survey.mean_s
+    assert max(walls) < advice.base.mean_s
     assert "shorter" in str(advice)
 
 

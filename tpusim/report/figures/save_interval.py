@@ -8,7 +8,7 @@ import numpy as np
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, Style
 from tpusim.report.figures.training import time_axis
-from tpusim.training import TrainingResult, broken_slowdown, expected_by_interval, save_interval
+from tpusim.training import TrainingResult, expected_by_interval, save_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def interval_data(result: TrainingResult) -> IntervalCurve | None:
     found, best, saves = result.failures, save_interval(result), result.run.checkpoints
     if found is None or best is None or saves is None or best.memory_every is not None:
         return None
-    expected = expected_by_interval(result.step, result.run, broken_slowdown(result.step))
+    expected = expected_by_interval(result.step, result.run)
     names = {"as given": saves.every, "best": best.every, "Young": best.young, "Daly": best.daly}
     steps = {name: max(1, round(each)) for name, each in names.items()}
     low, high = min(steps.values()) / REACH, min(max(steps.values()) * REACH, result.steps)

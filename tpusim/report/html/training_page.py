@@ -60,7 +60,7 @@ def training_page(
         gains=[] if result.stragglers is None else [*_gain_rows(result.stragglers)],
         heads=[head[0].upper() + head[1:] for head in ADVICE_HEADS],
         changes=None if advice is None else [*advice.rows()],
-        trials=0 if advice is None else len(advice.base.survey.wall_s),
+        trials=0 if advice is None else len(advice.base.wall_s),
         step_answers=answers(step, None, limits(step), None),
         given=result.run.step_time_s is not None,
         plan=str(step.plan),
@@ -97,7 +97,7 @@ def _change(advice: RunAdvice | None, interval: SaveInterval | None) -> Answer |
         if not advice.changes:
             return Answer(CHANGE, "Nothing found", (NO_CHANGE,))
         best = advice.changes[0]
-        walls = (duration(each.survey.mean_s) for each in (advice.base, best))
+        walls = (duration(each.mean_s) for each in (advice.base, best))
         about = ["{} → {}, simulated".format(*walls)]
         if advice.base.cost_usd is not None and best.cost_usd is not None:
             dollars = map(format_dollars, (advice.base.cost_usd, best.cost_usd))

@@ -23,7 +23,7 @@ docs/cookbook/autoregressive/Xiaomi/MiMo-V2-Flash.md @047fbd76)."""
 
 MOE_BACKENDS = ("", *get_args(MoeBackend))
 
-HOST_TIMES = ("host_s", "sequence_s", "request_s")
+HOST_TIMES = ("host_s", "schedule_s", "sequence_s", "request_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class Engine:
     page_size: tokens of a page of the cache; 0 where it follows from `page_rule`.
     page_rule: how the engine chooses its pages; empty where `page_size` says it.
     kernel: attention, a kernel over pages (`paged`) or matmuls and a softmax (`dot`).
+    on_chip: what passes between the operations of a layer stays on the chip.
     page_s: seconds in which the attention kernel starts the copy of a page.
     memory_fraction: share of the usable HBM that weights, activations and cache may take.
     chunked_prefill: a prompt may be computed in several steps.
@@ -54,7 +55,10 @@ class Engine:
     token_buckets, decode_buckets, row_buckets: rules of the sizes that steps are padded to; see
         `bucket_sizes`.
     host_s: seconds of the host between two steps, with which no device computes.
-    sequence_s: seconds of the host between two steps for each sequence.
+    schedule_s: seconds of the host for a step beside the devices, which no step goes below; 0 where
+        the host does nothing beside them.
+    sequence_s: seconds of the host for each sequence: beside the devices where `schedule_s` is,
+        otherwise between two steps.
     request_s: seconds of the host for a request before it is scheduled, and after it.
     hold_s: longest time for which requests are held to begin side by side, one in each
         data-parallel rank; 0 where they are not.
@@ -74,6 +78,7 @@ class Engine:
     page_size: int = 0
     page_rule: str = ""
     kernel: ServedKernel = "paged"
+    on_chip: bool = True
     page_s: float = 0.0
     memory_fraction: float = 0.9
     chunked_prefill: bool = True
@@ -88,6 +93,7 @@ class Engine:
     decode_buckets: Mapping[str, Any] = field(default_factory=dict)
     row_buckets: Mapping[str, Any] = field(default_factory=dict)
     host_s: float = 0.0
+    schedule_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
     hold_s: float = 0.0
@@ -159,6 +165,7 @@ class Engine:
             "page_size": self.page_tokens(model_len, latent),
             "page_s": self.page_s,
             "kernel": self.kernel,
+            "on_chip": self.on_chip,
             "memory_fraction": self.memory_fraction,
             "moe_backend": self.backend(experts),
         }
@@ -226,6 +233,7 @@ class Engine:
             reserve=self.reserve if self.reserve != "" else None,
             prefix_cache=self.prefix_cache,
             host_ps=picoseconds(self.host_s),
+            schedule_ps=picoseconds(self.schedule_s),
             sequence_ps=picoseconds(self.sequence_s),
             request_ps=picoseconds(self.request_s),
             hold_ps=picoseconds(self.hold_s),

@@ -2,12 +2,14 @@
 
 A server is taken up to four times, each time with a higher bound of its rank: with its price alone,
 with bounds of its latencies and work, after a simulation of the first requests, and after one of
-all. So the first `top` servers that are simulated and meet the targets are the best.
+all, which ends as soon as its bounds say that the server is no answer. So the first `top` servers
+that are simulated and meet the targets are the best.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from time import monotonic
 from typing import Any, TypeAlias
@@ -18,27 +20,27 @@ from tpusim.base.errors import PlanError, ServerError
 from tpusim.base.shown_value import shown
 from tpusim.models import Architecture
 from tpusim.serving.configuration import Configuration
-from tpusim.serving.metrics import measure
-from tpusim.serving.saturation import Load, load_of
 from tpusim.serving.search.found_server import (
     FoundServer,
     ServerSearch,
     checked_server_objectives,
     objective_value,
 )
-from tpusim.serving.search.server_bounds import ServerBounds, begun_bounds, server_bounds
+from tpusim.serving.search.known_runs import Found, KnownRuns, found_in
+from tpusim.serving.search.server_bounds import ServerBounds, server_bounds
 from tpusim.serving.search.server_space import ServerSpace
-from tpusim.serving.search.targets import LATENCIES, OUTPUT, Targets, metric_values, title
+from tpusim.serving.search.targets import LATENCIES, OUTPUT, Seconds, Targets, title
 from tpusim.serving.serve import Server
 from tpusim.serving.step_table import SharedSteps
 from tpusim.simulation.arguments import check_model
 from tpusim.traffic import Traffic
 from tpusim.traffic.parts import first_requests
 
-SCREENED = 5
-"""The first requests are a fifth of all; see `begun_bounds`."""
+LOOKS = 10
+"""A simulation may end after each tenth of the requests."""
 
 LEAST_SCREENED = 100
+"""Sent requests after which a simulation may end, at least."""
 
 LIKELY, NEAREST = 48, 4
 """Servers of which a few requests, and then all, are simulated to say which is the nearest, where
@@ -124,11 +126,14 @@ class _Hunt:
     pushed: int = 0
     done: int = 0
 
+    def __post_init__(self) -> None:
+        self.runs = KnownRuns(self.traffic, looks(len(self.traffic.requests)))
+
     def run(self) -> ServerSearch:
         """Search until no candidate can be better than what was found."""
         began = monotonic()
         for configuration in self.space.configurations(self.left_out):
-            self._push(_Candidate(configuration), {})
+            self._push(_Candidate(configuration))
         servers = self.pushed
         while self.queue:
             rank, _, candidate = heappop(self.queue)
@@ -152,12 +157,18 @@ class _Hunt:
             seconds=monotonic() - began,
         )
 
-    def _push(self, candidate: _Candidate, values: dict[str, float]) -> None:
-        """Put a candidate in the queue, by the bounds `values` of its metrics."""
-        unknown = {**dict.fromkeys(LATENCIES, 0.0), OUTPUT: float("inf")} | values
-        rank = tuple(objective_value(n, candidate.configuration, unknown) for n in self.names)
-        heappush(self.queue, ((*rank, candidate.strain), self.pushed, candidate))
+    def _push(self, candidate: _Candidate) -> None:
+        """Put a candidate in the queue, by what is known of its rank."""
+        heappush(self.queue, (self._rank(candidate), self.pushed, candidate))
         self.pushed += 1
+
+    def _rank(self, candidate: _Candidate) -> Rank:
+        """Return a lower bound of the rank of a candidate."""
+        values = {**dict.fromkeys(LATENCIES, 0.0), OUTPUT: float("inf")}
+        if candidate.bounds is not None:
+            values = candidate.bounds.values()
+        ranked = (objective_value(name, candidate.configuration, values) for name in self.names)
+        return (*ranked, candidate.strain)
 
     def _beaten(self, rank: Rank) -> bool:
         """Return whether a server with a rank of at least `rank` is no answer."""
@@ -167,67 +178,75 @@ class _Hunt:
         return any(_dominates(each.objectives, objectives) for each in self.best)
 
     def _take_up(self, candidate: _Candidate) -> None:
-        """Take up a candidate: bound it, simulate its first requests, or all of them."""
+        """Take up a candidate: bound it, or simulate it."""
         try:
-            if candidate.server is None:
-                server = self._server(candidate.configuration)
-                candidate.server = server
-                replicas = candidate.configuration.replicas
-                candidate.bounds = server_bounds(server, self.traffic, replicas)
-                self._bounded(candidate, "by a bound")
-            elif not candidate.begun and self._first > 0:
-                assert candidate.bounds is not None
-                candidate.begun = True
-                first = first_requests(self.traffic, self._first)
-                served = candidate.configuration.served(candidate.server, first)
-                candidate.bounds = candidate.bounds.raised(begun_bounds(served))
-                self._bounded(candidate, "by its first requests")
-            else:
-                self.done += 1
+            if candidate.server is not None:
                 self._simulate(candidate)
+                return
+            configuration = candidate.configuration
+            candidate.server = self._server(configuration)
+            bounds = server_bounds(candidate.server, self.traffic, configuration.replicas)
+            if not self._rules_out(candidate, bounds, "by a bound"):
+                self._push(candidate)
         except (PlanError, ServerError) as error:
             self.done += 1
             self.left_out[str(error)] += 1
-
-    @property
-    def _first(self) -> int:
-        """Requests of the first simulation; 0 where all are few."""
-        count = len(self.traffic.requests) // SCREENED
-        return count if count >= LEAST_SCREENED else 0
 
     def _server(self, configuration: Configuration) -> Server:
         known = self.known.setdefault(configuration.step_key, SharedSteps())
         return configuration.server(self.model, self.traffic, known)
 
-    def _bounded(self, candidate: _Candidate, how: str) -> None:
-        """Rule a candidate out if its bounds miss a target, or put it back by them."""
-        bounds = candidate.bounds
-        assert bounds is not None
+    def _rules_out(self, candidate: _Candidate, bounds: ServerBounds, how: str) -> bool:
+        """Return whether bounds of a candidate say that it misses a target."""
         values = bounds.values()
+        candidate.bounds = bounds
         candidate.strain = self.targets.strain(values)
-        if bounds.saturated or candidate.strain > 1:
-            missed = [title(name) for name in self.targets.missed(values)]
-            what = "requests outrun it" if bounds.saturated else f"it misses {missed[0]}"
-            self.left_out[f"{what}, {how}"] += 1
-            self.ruled_out.append(candidate)
-            self.done += 1
-            return
-        self._push(candidate, values)
+        if not bounds.saturated and candidate.strain <= 1:
+            return False
+        missed = [title(name) for name in self.targets.missed(values)]
+        what = "requests outrun it" if bounds.saturated else f"it misses {missed[0]}"
+        self.left_out[f"{what}, {how}"] += 1
+        self.ruled_out.append(candidate)
+        self.done += 1
+        return True
 
-    def _measured(self, candidate: _Candidate, traffic: Traffic) -> tuple[dict[str, float], Load]:
-        """Return the metrics of a candidate, and its load."""
-        server, configuration = candidate.server, candidate.configuration
-        assert server is not None
-        served = configuration.served(server, traffic)
-        policy, replicas = server.policy, configuration.replicas
-        metrics = measure(served, pages=policy.pages * policy.ranks, replicas=replicas)
-        return dict(metric_values(metrics)), load_of(served, traffic.rate, traffic.users)
+    def _ends(self, candidate: _Candidate, begun: Mapping[str, Seconds]) -> bool:
+        """Return whether the simulation of a candidate ends with the requests that are begun.
+
+        It goes on where it may be an answer. At its first requests, one that is not the next in
+        the order is put back; for a front, the order is that of the first objective, since one
+        that is equal in it may be an answer however the second one turns out.
+        """
+        assert candidate.bounds is not None
+        if self._rules_out(candidate, candidate.bounds.raised(begun), "by its first requests"):
+            return True
+        rank = self._rank(candidate)
+        if self._beaten(rank):
+            self.done += 1
+            return True
+        if not candidate.begun:
+            candidate.begun = True
+            order = rank if len(self.names) == 1 else rank[:1]
+            if self.queue and order > self.queue[0][0][: len(order)]:
+                self._push(candidate)
+                return True
+        return False
 
     def _simulate(self, candidate: _Candidate) -> None:
-        """Simulate all requests, and keep the server if it is an answer."""
-        values, load = self._measured(candidate, self.traffic)
+        """Simulate a candidate until it is known whether it is an answer, and keep it if it is."""
         assert candidate.server is not None
-        found = FoundServer(
+        found = self.runs.of(
+            candidate.configuration, candidate.server, partial(self._ends, candidate)
+        )
+        if found is not None:
+            self.done += 1
+            self._note(candidate, found)
+
+    def _note(self, candidate: _Candidate, found: Found) -> None:
+        """Note what was found in the simulation of all requests."""
+        values, load = found
+        assert candidate.server is not None
+        server = FoundServer(
             candidate.configuration,
             values,
             load,
@@ -235,9 +254,9 @@ class _Hunt:
             tuple(objective_value(name, candidate.configuration, values) for name in self.names),
             candidate.server.room.tokens,
         )
-        self.tried.append(found)
-        if found.meets:
-            self._keep(found)
+        self.tried.append(server)
+        if server.meets:
+            self._keep(server)
 
     def _keep(self, found: FoundServer) -> None:
         """Keep a server among the best."""
@@ -256,11 +275,21 @@ class _Hunt:
         ahead = sorted(self.ruled_out, key=lambda each: each.strain)
         near = []
         for number, candidate in enumerate(ahead[:: max(1, len(ahead) // LIKELY)]):
-            values, _ = self._measured(candidate, first)
+            values, _ = self._served(candidate, first)
             near.append((self.targets.strain(values), number, candidate))
         for _, _, candidate in sorted(near)[:NEAREST]:
-            self._simulate(candidate)
+            self._note(candidate, self._served(candidate, self.traffic))
         return min(self.tried, key=FoundServer.distance, default=None)
+
+    def _served(self, candidate: _Candidate, traffic: Traffic) -> Found:
+        assert candidate.server is not None
+        return found_in(candidate.configuration.served(candidate.server, traffic), traffic)
+
+
+def looks(count: int) -> list[int]:
+    """Return after how many of the sent requests a simulation may end."""
+    sent = (count * part // LOOKS for part in range(1, LOOKS))
+    return [each for each in sent if each >= LEAST_SCREENED]
 
 
 def _dominates(one: Rank, other: Rank) -> bool:

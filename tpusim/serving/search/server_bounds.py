@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tpusim.server import Served, StepLoad
+from tpusim.server import Begun, Policy, StepLoad
 from tpusim.server.checks import refused
-from tpusim.serving.metrics import PICO, answered
+from tpusim.serving.metrics import PICO
 from tpusim.serving.search.targets import LATENCIES, OUTPUT, Seconds, latency
 from tpusim.serving.serve import Server
 from tpusim.traffic import Traffic
@@ -31,15 +31,29 @@ class ServerBounds:
 
     times: seconds of each answered request, by key of `TIMES`; of `tpot` those with two tokens or
         more.
-    duration_s: from the first request to the last token.
+    sent_s: after the first request, of each answered one; 0 in a closed loop.
+    users: of a closed loop, else 0.
+    work_s: of all steps.
     saturated: requests outrun the server.
     output: tokens that are generated.
     """
 
     times: Mapping[str, Seconds]
-    duration_s: float
+    sent_s: Seconds
+    users: int
+    work_s: float
     saturated: bool
     output: int
+
+    @property
+    def duration_s(self) -> float:
+        """From the first request to the last token.
+
+        Each request is answered by then, and each user waits for one answer after the other.
+        """
+        e2e = self.times["e2e"]
+        waited = float(e2e.sum()) / self.users if self.users else 0.0
+        return max(float((self.sent_s + e2e).max(initial=PICO)), waited, self.work_s)
 
     def values(self) -> dict[str, float]:
         """Return bounds of what targets are of: lower ones, and an upper one of the throughput."""
@@ -67,8 +81,10 @@ def server_bounds(server: Server, traffic: Traffic, replicas: int) -> ServerBoun
     chunks = -(-computed // policy.max_num_batched_tokens)
     spans = [start * chunks + slope * computed / policy.ranks for start, slope in lines]
     ttft = np.max(spans, axis=0) + policy.host_ps * chunks + policy.request_ps
-    step = min(ps for _, ps in points) + policy.host_ps + policy.sequence_ps
+    between, least = policy.host(1)
+    step = min(ps for _, ps in points) + between
     step += _attention_ps(server, int(prompt.min())) if len(prompt) else 0
+    step = max(step, least)
     decodes = np.maximum(_decode_steps(output, policy.accepted), 0.0)
     several = output > 1
     times = {
@@ -78,12 +94,13 @@ def server_bounds(server: Server, traffic: Traffic, replicas: int) -> ServerBoun
     }
     work = _work_ps(server, lines, float(computed.sum()), float((output - 1).sum()))
     arrival = traffic.requests.arrival_ps[taken]
-    open_span = 0.0 if traffic.users or not len(arrival) else float(arrival[-1] - arrival[0])
-    duration = max(open_span, work / replicas, 1.0)
+    sent = arrival - arrival[:1].sum()
     full = policy.max_num_seqs * policy.ranks * replicas
     return ServerBounds(
         times=times,
-        duration_s=duration * PICO,
+        sent_s=np.zeros(len(sent)) if traffic.users else sent * PICO,
+        users=traffic.users,
+        work_s=work / replicas * PICO,
         saturated=_outrun(traffic, work / replicas, full),
         output=int(output.sum()),
     )
@@ -140,18 +157,18 @@ def _outrun(traffic: Traffic, work_ps: float, full: int) -> bool:
     return answered < traffic.rate * (1 - SLACK - 2 * full / count)
 
 
-def begun_bounds(served: Served) -> dict[str, Seconds]:
-    """Return bounds of the times of the first requests of a traffic, of a simulation of these.
+def begun_bounds(begun: Begun, traffic: Traffic, policy: Policy) -> dict[str, Seconds]:
+    """Return bounds of the times of the first requests of a traffic, of a part of its simulation.
 
-    Until the last of them is sent, the server does what it does with all requests. What is not
-    received by then takes at least until then.
+    What is not received yet takes at least until now.
     """
-    end = int(served.arrival_ps.max())
-    served = answered(served)
-    several = served.output > 1
-    decoding = np.where(served.last_ps <= end, served.last_ps - served.first_ps, 0)[several]
-    found: dict[str, Seconds] = {"tpot": decoding * PICO / (served.output[several] - 1)}
-    for key, received in (("ttft", served.first_ps), ("e2e", served.last_ps)):
-        waited = np.minimum(received, end) - served.arrival_ps
-        found[key] = waited.astype(np.float64) * PICO
+    count = len(begun.arrival_ps)
+    taken = ~refused(traffic.requests, policy)[:count]
+    output = traffic.requests.output[:count][taken]
+    arrival, first, last = (each[taken] for each in begun[1:4])
+    first, last = (np.where(each < 0, begun.now_ps, each) for each in (first, last))
+    several = output > 1
+    found: dict[str, Seconds] = {"tpot": (last - first)[several] * PICO / (output[several] - 1)}
+    for key, received in (("ttft", first), ("e2e", last)):
+        found[key] = (received - arrival).astype(np.float64) * PICO
     return found

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tpusim.base.checked_call import checked_call
-from tpusim.base.divisors import divisors
+from tpusim.base.divisors import factored
 from tpusim.base.errors import PlanError, TpusimError, nearest
 from tpusim.base.shown_value import shown
 from tpusim.base.value_checks import is_list
@@ -88,7 +88,7 @@ class ServerSpace:
         """Return the meshes of a slice."""
         if self.meshes:
             return [dict(mesh) for mesh in self.meshes if prod(mesh.values()) == pod.devices]
-        sizes = _factored(pod.devices, [self.most.get(axis, pod.devices) for axis in self.axes])
+        sizes = factored(pod.devices, tuple(self.most.get(axis, pod.devices) for axis in self.axes))
         pairs = (zip(self.axes, each, strict=True) for each in sizes)
         meshes = ({axis: size for axis, size in each if size > 1} for each in pairs)
         return [mesh or {self.axes[-1]: 1} for mesh in meshes]
@@ -106,20 +106,3 @@ class ServerSpace:
                     yield there.changed({"mesh": mesh, **keys})
                 except TpusimError as error:
                     left_out[str(error)] += 1
-
-
-def _factored(number: int, most: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return every way to write a number as an ordered product of factors up to these limits.
-
-    >>> _factored(4, [4, 2])
-    [(2, 2), (4, 1)]
-    """
-    first, *others = most
-    if not others:
-        return [(number,)] if number <= first else []
-    return [
-        (size, *rest)
-        for size in divisors(number)
-        if size <= first
-        for rest in _factored(number // size, others)
-    ]

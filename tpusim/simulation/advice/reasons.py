@@ -105,7 +105,7 @@ class _Trials:
         return 1 - result.step_time_s / self.base.step_time_s
 
     def _fits(self, result: PlanResult) -> bool:
-        """Return True for a result as sure to fit as the run; where neither does, with no more HBM."""
+        """Return True for a result as sure to fit; if neither fits, one that needs no more HBM."""
         worse = result.fit is Fit.TOO_LARGE and result.hbm_peak_bytes > self.base.hbm_peak_bytes
         return result.fit.order <= self.base.fit.order and not worse
 

@@ -28,6 +28,8 @@ def test_every_default_has_a_kind_and_a_source(name: str) -> None:
         (("vllm-tpu", "nightly-20991231"), "vllm-tpu"),
         (("vllm-tpu", "2025-04-11"), "vllm-tpu-xla"),
         (("vllm-tpu-xla", ""), "vllm-tpu-xla"),
+        (("sglang-jax", "0.1.0"), "sglang-jax"),
+        (("sglang-jax", "main 2026-01-13"), "sglang-jax-2025"),
         (("jax-pope", ""), "jax"),
     ],
 )
@@ -177,9 +179,9 @@ def test_an_unknown_rule_of_pages_is_refused() -> None:
 
 
 def test_the_host_of_a_policy() -> None:
-    engine = Engine.of("sglang-jax", host_s=1e-9, sequence_s=2e-9)
+    engine = Engine.of("sglang-jax", host_s=1e-9, schedule_s=3e-9, sequence_s=2e-9)
     policy = engine.policy(pages=7, page_size=64, ranks=2)
-    assert (policy.host_ps, policy.sequence_ps) == (1000, 2000)
+    assert (policy.host_ps, policy.schedule_ps, policy.sequence_ps) == (1000, 3000, 2000)
     assert (policy.pages, policy.page_size, policy.ranks) == (7, 64, 2)
 
 

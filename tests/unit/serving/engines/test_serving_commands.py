@@ -100,6 +100,7 @@ def test_what_a_command_of_vllm_means() -> None:
         "page_s": setup.engine.page_s,
         "memory_fraction": 0.92,
         "kernel": "paged",
+        "on_chip": True,
         "moe_backend": "epmoe",
     }
     assert (setup.engine.max_model_len, setup.engine.prefix_cache) == (10_000, False)
