@@ -26,6 +26,12 @@ SECTIONS = [
 WIDTHS = {"desktop": 1200, "phone": 390}
 FIRST_SCREEN = 900
 """The height of a window, whose answers are visible without scrolling."""
+PAPER = 718
+"""The width of a sheet of A4 between its margins."""
+CLIPPED = (
+    f"[...document.querySelectorAll('table')].filter(each => each.offsetWidth > {PAPER}).length"
+)
+"""The number of tables that are wider than the paper."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -131,12 +137,14 @@ def test_a_part_of_the_time_opens_without_a_script(browser: Any, tmp_path: Path,
 def test_printed_figures_fit_the_paper_and_light_colours_are_used(
     browser: Any, tmp_path: Path
 ) -> None:
-    at = opened(browser, tmp_path, report_page(result("experts")), 700, color_scheme="dark")
+    at = opened(browser, tmp_path, report_page(result("experts")), PAPER, color_scheme="dark")
     at.page.emulate_media(media="print")
     widths = at.page.evaluate("[...document.images].map(each => each.offsetWidth)")
-    assert max(widths) <= 700
+    assert max(widths) <= PAPER
     ink = at.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--paper')")
     assert ink.strip() == "#ffffff"
+    assert at.page.locator("#sources td").first.is_visible()
+    assert at.page.evaluate(CLIPPED) == 0
     assert at.page.pdf(format="A4", print_background=True).startswith(b"%PDF")
     assert at.said == []
     at.page.close()
@@ -182,4 +190,7 @@ def test_a_training_run(browser: Any, tmp_path: Path, fails: bool, width: int, s
     assert at.page.evaluate("document.documentElement.scrollWidth") <= width
     assert min(at.images()) >= 600
     assert len(at.images()) == 1 + fails
+    at.page.set_viewport_size({"width": PAPER, "height": 900})
+    at.page.emulate_media(media="print")
+    assert at.page.evaluate(CLIPPED) == 0
     at.page.close()

@@ -127,6 +127,15 @@ def format_count(value: float) -> str:
     return f"{value / size:.{digits}f}{letter}" if letter else f"{value:g}"
 
 
+def format_amount(value: float) -> str:
+    """Return an amount without a fraction, in at most four significant digits.
+
+    >>> format_amount(6_889_257.3), format_amount(1234.5)
+    ('6,889,000', '1,234')
+    """
+    return f"{float(f'{value:.4g}'):,.0f}"
+
+
 def format_dollars(usd: float) -> str:
     """Return an amount of dollars: with cents, or with two digits where it is less than ten cents.
 
@@ -134,7 +143,7 @@ def format_dollars(usd: float) -> str:
     ('$0.42', '$3.20', '$1,234', '$0.000012')
     """
     if usd >= 100 or usd == 0:
-        return f"${usd:,.0f}"
+        return f"${format_amount(usd)}"
     if usd >= 0.1:
         return f"${usd:.2f}"
     return f"${usd:.{1 - math.floor(math.log10(usd))}f}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from tpusim.base.errors import PlanError, blame
 from tpusim.base.plain_text import visible
 from tpusim.base.text_table import wrapped_table
+from tpusim.base.units import format_amount
 from tpusim.runfile import read_one_plan
 from tpusim.training import RunAdvice, TrainingResult, duration, failure_advice, train
 
@@ -43,9 +44,9 @@ def _row(named: tuple[str, TrainingResult]) -> tuple[str, ...]:
         duration(result.step_time_s),
         duration(result.wall_s.value),
         f"{result.goodput:.1%}",
-        f"{result.chip_hours.value:,.0f}",
-        "-" if cost is None else f"{cost.value:,.0f}",
-        "-" if energy is None else f"{energy.value / 3.6e6:,.0f}",
+        format_amount(result.chip_hours.value),
+        "-" if cost is None else format_amount(cost.value),
+        "-" if energy is None else format_amount(energy.value / 3.6e6),
     )
 
 

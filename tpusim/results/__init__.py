@@ -13,6 +13,7 @@ from tpusim.results.fit import Fit as Fit
 from tpusim.results.fit import fit_of as fit_of
 from tpusim.results.fit import fit_of_odds as fit_of_odds
 from tpusim.results.input_use import InputUse as InputUse
+from tpusim.results.limit import LEAST_SHOWN as LEAST_SHOWN
 from tpusim.results.limit import Limit as Limit
 from tpusim.results.lines import core_records as core_records
 from tpusim.results.lines import explain_lines as explain_lines
@@ -42,7 +43,6 @@ from tpusim.results.stage_uses import StageUse as StageUse
 from tpusim.results.straggler_table import DeviceClass as DeviceClass
 from tpusim.results.straggler_table import StragglerTable as StragglerTable
 from tpusim.results.straggler_table import stragglers as stragglers
-from tpusim.results.summary import LEAST_SHOWN as LEAST_SHOWN
 from tpusim.results.summary import verdict_need as verdict_need
 from tpusim.results.summary import verdict_reason as verdict_reason
 from tpusim.results.totals import StepContents as StepContents

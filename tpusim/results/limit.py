@@ -37,8 +37,12 @@ class Limit:
 
     @property
     def what(self) -> str:
-        """What it does, with the fraction of the step of each, in words; the largest three."""
-        shown = list(self.does_ps.items())[:LABELS_SHOWN]
+        """What it does, with the fraction of the step of each, in words.
+
+        The largest three, and none but the first below `LEAST_SHOWN`.
+        """
+        first, *more = list(self.does_ps.items())[:LABELS_SHOWN]
+        shown = [first, *(each for each in more if each[1] >= LEAST_SHOWN * self.step_ps)]
         return ", ".join(f"{label} {ps / self.step_ps:.1%}" for label, ps in shown)
 
     def __str__(self) -> str:
@@ -48,3 +52,6 @@ class Limit:
 
 LABELS_SHOWN = 3
 """Labels that are printed with a limit."""
+
+LEAST_SHOWN = 0.0005
+"""The smallest fraction that prints as more than 0.0 %."""

@@ -9,6 +9,7 @@ from tpusim.base.text_width import PAGE_WIDTH, table_width, wrapped
 from tpusim.base.units import format_bytes, format_seconds
 from tpusim.results.answers import answers, need_words, odds_lines
 from tpusim.results.fit import Fit
+from tpusim.results.limit import LEAST_SHOWN
 from tpusim.results.result import PICO, Result, core_ps
 
 LEAST_HEAD = 28
@@ -17,9 +18,6 @@ LEAST_HEAD = 28
 BREAKDOWN_HEAD = "where the step goes"
 NUMBER_WIDTH = 11
 """Characters of a column of a breakdown."""
-
-LEAST_SHOWN = 0.0005
-"""The smallest fraction that prints as more than 0.0 %."""
 
 
 def summary(result: Result, ideal: Result | None = None, maxtext: Result | None = None) -> str:

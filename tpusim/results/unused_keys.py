@@ -51,6 +51,8 @@ class KeyEffects(PartitionedStep):
         """Return True for a key with another value than the default, however that is written."""
         group, field = PLAN_KEYS.field_of(key)
         value, usual = self.plan.flat()[key], self.usual[key]
+        if key == "schedule" and self.plan.stages > 1:
+            return self.plan.active_schedule != self.plan.replace(schedule=usual).active_schedule
         if key == "context_exchange" and not isinstance(value, str):
             return set(value.values()) != {usual}
         if group == "dtypes" and field != "noise":

@@ -7,6 +7,7 @@ from tpusim.base.units import format_bytes
 from tpusim.costs import CORE, DISPATCH, HOST_LABEL, INPUT, ON_HOST, SKEW, STRAGGLERS
 from tpusim.hardware import DCN_PREFIX
 from tpusim.program import Collective, walk_ops
+from tpusim.results.limit import LEAST_SHOWN
 from tpusim.results.plan_result import PlanResult
 from tpusim.results.reason import Reason, ReasonKind
 from tpusim.results.result import BUBBLE_LABEL, Result
@@ -48,8 +49,8 @@ def _collectives(parts: TimeByOperation, rows: Sequence[OperationTime]) -> Reaso
     kind = ReasonKind.DCN if across else ReasonKind.TORUS if where else ReasonKind.COLLECTIVES
     busy = _busy_share(result, rows[0].label)
     how = "nothing runs beside them"
-    if sync <= share / 2:
-        hidden = max(0.0, busy - (share - sync))
+    hidden = max(0.0, busy - (share - sync))
+    if sync <= share / 2 and hidden >= LEAST_SHOWN:
         how = f"they take {busy:.1%} of the step, {hidden:.1%} of it beside work"
     over = "+".join(axes)
     what = f"the core waits {share:.1%} of the step for {kinds} over {over}"

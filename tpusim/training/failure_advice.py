@@ -11,6 +11,7 @@ from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
 from tpusim.base.toml_text import toml
+from tpusim.base.units import format_amount
 from tpusim.failures import Failures
 from tpusim.results import PICO, PlanResult
 from tpusim.training.checkpoint import checkpoint_cost
@@ -93,7 +94,7 @@ class RunAdvice(ShortRepr):
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the run as given and each change as texts, in the columns of `ADVICE_HEADS`."""
         for each in (self.base, *self.changes):
-            cost = "-" if each.cost_usd is None else f"{each.cost_usd:,.0f}"
+            cost = "-" if each.cost_usd is None else format_amount(each.cost_usd)
             wall = duration(each.mean_s)
             yield each.title or "as given", wall, f"{self.gain(each):.1%}", cost
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import PlanError
 from tpusim.base.short_repr import ShortRepr
+from tpusim.base.units import format_amount
 from tpusim.engine.failure_queue import Draws
 from tpusim.engine.interrupted_run import InterruptedRun, Loops, Outcome
 from tpusim.engine.training_loop import Activity
@@ -158,7 +159,7 @@ class FailureSurvey(ShortRepr):
                 yield f"  {each.name}", f"{found}, {duration(each.lost_s)} lost"
         yield "spares used", f"at most {self.most_away:.0f} at once in 99 % of the runs"
         if self.displaced:
-            hours = f"{self.displaced_chip_s / HOUR_S:,.0f} chip-hours of theirs lost"
+            hours = f"{format_amount(self.displaced_chip_s / HOUR_S)} chip-hours of theirs lost"
             yield "displaced", f"{self.displaced:,.1f} smaller jobs per run, {hours}"
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
-from tpusim.base.units import format_seconds
+from tpusim.base.units import format_amount, format_seconds
 from tpusim.engine.training_loop import Activity, TrainingTimeline
 from tpusim.results import PICO, PlanResult, entry
 from tpusim.training.checkpoint import CheckpointCost
@@ -16,7 +16,6 @@ from tpusim.training.run import TrainingRun
 from tpusim.training.straggler_survey import StragglerSurvey
 
 JOULES_A_KWH = 3.6e6
-WHOLE: Callable[[float], str] = "{:,.0f}".format
 
 GOODPUT = "GOODPUT"
 BUCKETS: Mapping[str, tuple[Activity, ...]] = {
@@ -222,11 +221,11 @@ class TrainingResult(ShortRepr):
                 yield from entry(name, text)
         if self.checkpoint is not None:
             yield from entry("checkpoint", self.checkpoint.words)
-        yield from entry("chip-hours", self.chip_hours.words(WHOLE))
+        yield from entry("chip-hours", self.chip_hours.words(format_amount))
         yield from entry("cost", self._or_unknown(self.cost_usd, "USD", "price"))
         yield from entry("energy", self._or_unknown(self.energy_kwh, "kWh of the chips", "power"))
         if self.co2_kg is not None:
-            yield from entry("CO2", f"{self.co2_kg.words(WHOLE)} kg")
+            yield from entry("CO2", f"{self.co2_kg.words(format_amount)} kg")
         for note in self.notes:
             yield from entry("note", note)
 
@@ -241,7 +240,7 @@ class TrainingResult(ShortRepr):
         if found is None:
             chip = self.step.pod.chip.name
             return f"unknown: {chip} has no published {missing}; write chip.replace({missing}=...)"
-        return f"{found.words(WHOLE)} {unit}"
+        return f"{found.words(format_amount)} {unit}"
 
 
 def _fact(found: Estimate | None) -> dict[str, float] | None:

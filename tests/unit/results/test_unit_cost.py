@@ -46,7 +46,7 @@ def test_a_chip_without_a_price_has_no_cost() -> None:
 @pytest.mark.parametrize(
     ("usd", "text"),
     [(0.4234, "$0.42"), (3.2, "$3.20"), (99.999, "$100.00"), (1234.5, "$1,234"),
-     (0.09, "$0.090"), (1.123e-6, "$0.0000011"), (0, "$0")],
+     (6_889_257, "$6,889,000"), (0.09, "$0.090"), (1.123e-6, "$0.0000011"), (0, "$0")],
 )  # fmt: skip
 def test_dollars_have_no_exponent(usd: float, text: str) -> None:
     assert format_dollars(usd) == text

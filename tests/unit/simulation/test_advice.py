@@ -130,6 +130,16 @@ def test_a_rate_gains_as_much_as_itself_at_most(saves: float) -> None:
     assert sentence(saves, kind=ChangeKind.MACHINE).endswith("(simulated)")
 
 
+def test_no_change_of_a_plan_that_does_not_fit_needs_more_memory() -> None:
+    plan = ts.Plan(mesh={"fsdp": 16}, seq_len=4096, global_batch=512, remat="full")
+    result = ts.simulate("llama3.1-8b", plan, "v5e-16")
+    assert result.fit is Fit.TOO_LARGE
+    assert result.adviser is not None
+    reasons = result.advice(quick=True).reasons
+    assert any("remat full" in reason.because for reason in reasons)
+    assert not [each for reason in reasons for each in reason.settings if "remat" in each]
+
+
 def test_a_replayed_program_has_no_plan_to_change() -> None:
     advice = small_replay().advice()
     assert {change.kind for change in advice.changes} == {ChangeKind.MACHINE}

@@ -95,6 +95,13 @@ def test_keys_of_language_models_are_noted_on_others(
     assert f"plan.{key} {note}" in [text for _, text in ts.simulate(model, plan, "v5e-8").notes()]
 
 
+def test_the_default_schedule_by_its_name_is_not_noted() -> None:
+    model = small(layers=4)
+    plan = plan_of(mesh={"stage": 2, "fsdp": 4}, microbatches=2, schedule="1f1b")
+    notes = [text for _, text in ts.simulate(model, plan, "v5e-8").notes()]
+    assert not [note for note in notes if "plan.schedule" in note]
+
+
 def test_a_key_that_the_lowering_does_not_take_is_noted() -> None:
     model, plan = small(layers=4), plan_of(mesh={"data": 8}, collective_matmul=False)
     note = (

@@ -43,6 +43,9 @@ LARGEST_NUMBER, SMALLEST_NUMBER = 6.0, 4.2
 VISIBLE_WIDTH, EDGELESS_WIDTH = 0.25, 2.0
 """Points: the width from which on a bar is visible, and has an edge that leaves something of it."""
 
+DRAWN_WIDTH = 0.01
+"""Points: a narrower bar is left out, as a file rounds its two sides to the same place."""
+
 PASS_NAMES = {
     PassKind.FORWARD: "forward",
     PassKind.BACKWARD: "backward",
@@ -174,6 +177,8 @@ def _draw_bars(
 ) -> None:
     """Draw all bars of a style."""
     stage, start, end = np.array(bars, dtype=float).T
+    drawn = (end - start) / step_ps * PIPELINE_POINTS >= DRAWN_WIDTH
+    stage, start, end = stage[drawn], start[drawn], end[drawn]
     rows = [stage - SLOT_HEIGHT / 2, stage + SLOT_HEIGHT / 2]
     sides = np.stack([start * times, end * times, *rows], axis=1)
     widths = (end - start) / step_ps * PIPELINE_POINTS
@@ -216,6 +221,7 @@ def _draw_numbers(ax: "Axes", data: PipelineFigure, kind: PassKind, times: float
             transform=IdentityTransform(),
             linewidths=0,
             facecolors=PASS_STYLES[kind].text,
+            clip_on=False,
         )
         ax.add_collection(numbers, autolim=False)
 

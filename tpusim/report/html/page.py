@@ -5,6 +5,7 @@ else, and a policy in the page forbids all requests and all scripts, so that not
 label might hold.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -32,6 +33,10 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 ESCAPED = '%"#&'
 """What an address in an attribute escapes."""
+
+PATH, POINT = re.compile(r' d="([^"]*)"'), re.compile(r"([ML]) ([-.\d]+) ([-.\d]+)")
+CURVES = "CQS"
+"""The commands of a path of an SVG, one of its points, and commands with points of other forms."""
 
 LONGEST_SENTENCE = 1000
 """Characters of a text in the page; names are shorter."""
@@ -108,10 +113,32 @@ def svg_source(svg: bytes) -> "Markup":
     """
     from markupsafe import Markup
 
-    text = svg.decode().replace("\n", " ")
+    text = PATH.sub(_square_path, svg.decode().replace("\n", " "))
+    if "'" not in text:  # a double quote takes three signs in an address, a single one takes one
+        text = text.replace('"', "'")
     for sign in ESCAPED:
         text = text.replace(sign, f"%{ord(sign):02X}")
     return Markup(f"data:image/svg+xml,{text}")
+
+
+def _square_path(path: re.Match[str]) -> str:
+    """Return the same path, with one coordinate for each line along an axis.
+
+    Boxes and steps, of which large drawings consist, take about half the signs.
+    """
+    if any(curve in path[1] for curve in CURVES):
+        return path[0]
+    x = y = ""
+
+    def shortened(point: re.Match[str]) -> str:
+        nonlocal x, y
+        command, *at = point.groups()
+        (old_x, old_y), (x, y) = (x, y), at
+        if command == "M" or (x != old_x and y != old_y):
+            return f"{command}{x} {y}"
+        return f"V{y}" if x == old_x else f"H{x}"
+
+    return f' d="{POINT.sub(shortened, path[1])}"'
 
 
 def template(name: str) -> "Template":

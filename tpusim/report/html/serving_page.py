@@ -57,11 +57,12 @@ def _answers(result: ServingResult) -> Iterator[Answer]:
     )
     speed = f"{number(numbers['output_tokens_per_s'])} tokens/s out"
     yield Answer("How much does it answer?", speed, rates)
-    tpot = f"TPOT {format_seconds(times['tpot'].p50)}, p99 {format_seconds(times['tpot'].p99)}"
+    half, most = (format_seconds(each) for each in (times["tpot"].p50, times["tpot"].p99))
+    tpot = f"TPOT: median {half}, p99 {most}"
     if result.saturated:
         yield Answer("How fast does it answer?", "saturated", (result.saturation, tpot), good=False)
     else:
-        ttft = f"p99 {format_seconds(times['ttft'].p99)}"
+        ttft = f"median; p99 {format_seconds(times['ttft'].p99)}"
         value = f"{format_seconds(times['ttft'].p50)} to the first token"
         yield Answer("How fast does it answer?", value, (ttft, tpot))
     fullest = result.fullest

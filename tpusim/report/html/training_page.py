@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from tpusim.base.plain_text import plain
-from tpusim.base.units import format_count, format_dollars, format_seconds
+from tpusim.base.units import format_amount, format_count, format_dollars, format_seconds
 from tpusim.engine.training_loop import Activity
 from tpusim.report.html.headline import Answer, Fact, answers, largest_parts
 from tpusim.report.html.page import drawings, template
@@ -19,7 +19,7 @@ from tpusim.training import (
     save_interval,
 )
 from tpusim.training.failure_advice import ADVICE_HEADS, LEAST_GAIN, NO_CHANGE
-from tpusim.training.result import FAILURE_BUCKETS, GOODPUT, WHOLE
+from tpusim.training.result import FAILURE_BUCKETS, GOODPUT
 from tpusim.training.straggler_survey import WORDS
 from tpusim.training.train import DATA_LOADING
 
@@ -116,13 +116,13 @@ def _cost(result: TrainingResult) -> Answer:
     """Return dollars, or chip-hours where the chip has no price, and energy, with their ranges."""
     cost, hours = result.cost_usd, result.chip_hours
     if cost is None:
-        value, about = f"{WHOLE(hours.value)} chip-hours", [hours.ends(WHOLE)]
+        value, about = f"{format_amount(hours.value)} chip-hours", [hours.ends(format_amount)]
     else:
         value = format_dollars(cost.value)
-        about = [cost.ends(format_dollars), f"{hours.words(WHOLE)} chip-hours"]
+        about = [cost.ends(format_dollars), f"{hours.words(format_amount)} chip-hours"]
     for found, unit in ((result.energy_kwh, "kWh of the chips"), (result.co2_kg, "kg of CO2")):
         if found is not None:
-            about.append(f"{found.words(WHOLE)} {unit}")
+            about.append(f"{found.words(format_amount)} {unit}")
     return Answer("What does it cost?", value, tuple(about))
 
 
@@ -152,9 +152,16 @@ def _loss_rows(result: TrainingResult) -> Iterator[tuple[str, ...]]:
     ranked = sorted(result.buckets.items(), key=lambda each: -each[1].value)
     for name, each in ranked:
         if name != GOODPUT and each.high:
-            parts = ", ".join(f"{part} {duration(spent)}" for part, spent in _parts(result, name))
+            parts = _in_words(_parts(result, name))
             share = f"{each.value / result.wall_s.value:.1%}"
             yield parts, duration(each.value), share, each.ends(duration), name
+
+
+def _in_words(parts: list[tuple[str, float]]) -> str:
+    """Return parts of a bucket, with the time of each where there are several."""
+    if len(parts) == 1:
+        return parts[0][0]
+    return ", ".join(f"{part} {duration(spent)}" for part, spent in parts)
 
 
 def _facts(result: TrainingResult) -> Iterator[Fact]:
@@ -180,7 +187,7 @@ def _facts(result: TrainingResult) -> Iterator[Fact]:
         away = f"at once at most, in 99% of the runs; {there}"
         yield Fact("Spares used", f"{found.most_away:,.0f}", away)
         if found.displaced:
-            hours = f"per run, which lose {WHOLE(found.displaced_chip_s / 3600)} chip-hours"
+            hours = f"per run, which lose {format_amount(found.displaced_chip_s / 3600)} chip-hours"
             yield Fact("Displaced jobs", f"{found.displaced:,.1f}", hours)
     if (slow := result.stragglers) is not None:
         yield Fact("Stragglers", f"S {slow.factor:.3f}", f"{slow.waste:.1%} of the steps wasted")

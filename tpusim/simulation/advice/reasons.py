@@ -8,7 +8,7 @@ from typing import Any
 from tpusim.base.errors import TpusimError
 from tpusim.base.hashable import hashable
 from tpusim.base.same import Same
-from tpusim.results import PlanResult, Reason, Result
+from tpusim.results import Fit, PlanResult, Reason, Result
 from tpusim.results.reasons import found_reasons
 from tpusim.results.settings import settings_of
 from tpusim.simulation.advice.reason_changes import Remedy, remedies
@@ -105,7 +105,9 @@ class _Trials:
         return 1 - result.step_time_s / self.base.step_time_s
 
     def _fits(self, result: PlanResult) -> bool:
-        return result.fit.order <= self.base.fit.order
+        """Return True for a result as sure to fit; if neither fits, one that needs no more HBM."""
+        worse = result.fit is Fit.TOO_LARGE and result.hbm_peak_bytes > self.base.hbm_peak_bytes
+        return result.fit.order <= self.base.fit.order and not worse
 
 
 def _settings(remedy: Remedy) -> tuple[str, ...]:
