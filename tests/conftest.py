@@ -8,12 +8,15 @@ expression is pytest's own, and a test that is named runs with all of its cases.
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from extent import ALL_EXAMPLES, Extent
 from hypothesis import settings
+from once import SHARED
 
 APART = "not (xla or torch or tensorflow or browser)"
 SELECTED = {
@@ -38,6 +41,13 @@ def pytest_configure(config: pytest.Config) -> None:
     profile = "thorough" if expression.startswith("thorough") else "default"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     config.option.markexpr = expression
+    if not hasattr(config, "workerinput"):
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="tpusim-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(SHARED, ""), ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -79,6 +79,7 @@ def test_a_bound_alone_decides_where_nothing_runs_beside_the_core(
     assert way.least_ps == result.timeline.total_ps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", seeds(4))
 def test_the_table_says_what_each_placement_takes(seed: int) -> None:
     model, plan, pod = drawn(seed)

@@ -37,12 +37,12 @@ SPACES = [(slices, number) for number in range(len(VARIED)) for slices in SLICES
 
 DEFAULT_SPACES = SPACES[::7]
 ASKED = [
-    (*space, name) if (at + SPACES.index(space)) % 4 == 0 and space in DEFAULT_SPACES
+    (*space, name) if (at + SPACES.index(space)) % 6 == 0 and space in DEFAULT_SPACES
     else thorough(*space, name)
     for space in SPACES
     for at, name in enumerate(OBJECTIVES)
 ]  # fmt: skip
-"""Each space with each objective; by default three spaces, with each fourth objective."""
+"""Each space with each objective; by default three spaces, with each sixth objective."""
 
 RUN = TrainingRun(tokens=3e8, compile_s=20.0, checkpoints=Checkpoints(every=500, mode="blocking"))
 PAIRS = list(combinations(OBJECTIVES, 2))

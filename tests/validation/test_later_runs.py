@@ -1,8 +1,8 @@
 """Measured runs that no constant was chosen from: all of them run, and how far off they are."""
 
-from functools import cache
 from statistics import median
 
+import once
 import pytest
 from bounds import LARGEST_ERROR, MEASURED
 from commands import run
@@ -10,12 +10,11 @@ from inputs import FIELDS
 
 import tpusim as ts
 from tpusim.results import Fit
-from tpusim.validation import Validation, measured_runs, validate
+from tpusim.validation import Validation, measured_runs
 
 
-@cache
 def validated() -> Validation:
-    return validate(MEASURED / "runs" / "later")
+    return once.validated(MEASURED / "runs" / "later")
 
 
 def test_every_run_is_simulated_and_fits() -> None:

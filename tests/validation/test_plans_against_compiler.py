@@ -103,6 +103,7 @@ def moves_error(plan: PlanResult, collectives: list[dict[str, object]]) -> float
     return error
 
 
+@pytest.mark.thorough
 def test_plans_of_few_examples_are_as_near_to_their_programs_as_was_reached() -> None:
     """Images that are cut into the batch, on six generations.
 

@@ -1,14 +1,14 @@
 """Measured systems of many kinds: each run file runs, and how far off it may be."""
 
-from functools import cache
 from pathlib import Path
 from statistics import median
 
+import once
 import pytest
 from scripts import script
 
 import tpusim as ts
-from tpusim.validation import Validation, validate
+from tpusim.validation import Validation
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = ROOT / "tests/measured/systems"
@@ -36,9 +36,8 @@ evaluations, so they are no lower bounds.
 """
 
 
-@cache
 def validated() -> Validation:
-    return validate(SYSTEMS)
+    return once.validated(SYSTEMS)
 
 
 def errors() -> dict[str, float]:

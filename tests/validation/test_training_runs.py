@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
+import once
 import pytest
 from bounds import (
     BOUNDS,
@@ -29,7 +30,7 @@ from tpusim.hardware import load_chip
 from tpusim.results import Fit
 from tpusim.runfile import read_run
 from tpusim.simulation import simulate
-from tpusim.validation import RunOutcome, Validation, validate
+from tpusim.validation import RunOutcome, Validation
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,10 +62,9 @@ OTHER_SOFTWARE = ("tp-v6e-405b-1pod-gbs64", "tp-v6e-405b-2pod-gbs128")
 """A pair that differs in the software too: the first was measured two weeks later."""
 
 
-@cache
 def every() -> Validation:
     """All measured runs, of which the tables and the ranges are made."""
-    return validate(MEASURED / "runs")
+    return once.validated(MEASURED / "runs")
 
 
 @cache

@@ -14,6 +14,9 @@ from tpusim.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 NEED_THE_COMPILER = ("check", "compile")
+MARKS = dict.fromkeys(NEED_THE_COMPILER, pytest.mark.xla) | dict.fromkeys(
+    ("advise", "sweep", "validate"), pytest.mark.thorough
+)
 NAMES = [info.name or info.callback.__name__ for info in app.registered_commands if info.callback]
 COMMANDS = [[name] for name in NAMES] + [["explain", "conv"]]
 
@@ -88,9 +91,8 @@ def test_each_command_has_an_example() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.xla] if name in NEED_THE_COMPILER else [])
-     for name in EXAMPLES],
-)  # fmt: skip
+    [pytest.param(name, marks=MARKS.get(name, [])) for name in EXAMPLES],
+)
 def test_the_example_works(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "compile":
         subprocess.run([sys.executable, "-c", EXPORTED], cwd=folder, check=True)

@@ -121,13 +121,9 @@ LEFT_OUT = "depthwise']"
 twice the gradient of a depthwise kernel on a mesh of two axes, of a lone `conv_general_dilated` too
 (jax 0.10.2), so that is no check of the exported step."""
 
-FAST = ("some positions",)
 
-
-@pytest.mark.parametrize(
-    "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.thorough) for name in MODELS],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", MODELS)
 def test_exported_gradients_are_those_of_one_device(name: str, tmp_path: Path) -> None:
     """The check of the exported steps of transformers, `run_exported.py`, for these models.
 

@@ -257,9 +257,9 @@ CASES = {
         plan(FSDP_TENSOR, annotate={"layer/mlp_hidden": ["fsdp", None, "tensor"]}),
     ),
 }  # fmt: skip
-FAST = ("balanced context", "experts")
-"""Cases that run by default: between them attention, layers in a scan and all exchanges of rows;
-the others are thorough."""
+FAST = ("experts",)
+"""The case that runs by default, with attention, layers in a scan and exchanges of rows; the others
+are thorough."""
 
 
 def run_both(given: Architecture, sharded: Plan, folder: Path) -> dict[str, Any]:
@@ -314,13 +314,8 @@ IN_PART = {
 """Steps that train a part of their weights."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "adapters" else pytest.param(name, marks=pytest.mark.thorough)
-        for name in IN_PART
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", IN_PART)
 def test_a_step_trains_a_part_of_its_weights(name: str, tmp_path: Path) -> None:
     given, sharded = IN_PART[name]
     found = run_both(given, sharded, tmp_path)

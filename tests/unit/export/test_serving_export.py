@@ -39,8 +39,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "two dimensions": ({}, {"mesh": {"tensor": 4, "embed": 2}}),
     "gathered weights": ({}, {"mesh": {"tensor": 4, "embed": 2}, "gather_weights": True}),
 }
-SHORT = 3
-"""Cases that every run of the tests has; the others take as long again."""
+SHORT = 1
+"""Cases that every run of the tests has."""
 
 
 def served(sizes: dict[str, Any], keys: dict[str, Any]) -> tuple[Transformer, ServingPlan]:

@@ -59,7 +59,7 @@ def every_step(slices: str, number: int, given: Input | None = None) -> list[tup
     return found
 
 
-@pytest.mark.parametrize(("slices", "number"), sample(SPACES, 5))
+@pytest.mark.parametrize(("slices", "number"), sample(SPACES, 10))
 def test_a_search_is_an_exhaustive_sweep(slices: str, number: int) -> None:
     space = small_space(slices, number)
     every = every_step(slices, number)

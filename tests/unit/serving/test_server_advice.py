@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from extent import thorough
 from small_servers import MODEL, small_traffic
 
 import tpusim as ts
@@ -46,8 +47,8 @@ def of_file(path: Path, settings: tuple[str, ...] = ()) -> ts.ServingResult:
     ("rate", "targets", "goal"),
     [
         (300.0, None, "e2e_p50_s"),
-        (20_000.0, None, PER_DOLLAR),
-        (300.0, ts.Targets(tpot_s=1e-4), "tpot_s"),
+        thorough(20_000.0, None, PER_DOLLAR),
+        thorough(300.0, ts.Targets(tpot_s=1e-4), "tpot_s"),
     ],
 )
 def test_the_gain_is_that_of_the_run_file(

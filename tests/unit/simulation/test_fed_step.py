@@ -235,6 +235,7 @@ def test_advice_on_reads_and_the_batch_is_simulated() -> None:
     assert any(change.what == "2 microbatches" for change in advice.changes)
 
 
+@pytest.mark.thorough
 def test_advice_on_compression_is_simulated() -> None:
     model = ts.models.load("llama3-8b").replace(layers=1)
     plan = ts.Plan(mesh={"fsdp": 16}, global_batch=512, seq_len=8192)
