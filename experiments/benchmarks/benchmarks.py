@@ -333,10 +333,10 @@ def ranges() -> Once:
     result = ts.simulate(run.model, run.plan, run.pod)
 
     def once(_: int) -> int:
-        for _ in range(100):
+        for _ in range(1000):
             if result.error_range is None:
                 raise AssertionError("the 480B encoder has no range")
-        return 100
+        return 1000
 
     return once
 

@@ -48,6 +48,7 @@ def test_every_file_says_where_its_time_is_from() -> None:
             assert model or name in FIELDS[section], f"{one.id}: {key}"
 
 
+@pytest.mark.thorough
 def test_a_file_prints_its_measurement_beside_the_prediction(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -74,6 +74,7 @@ def test_all_plans_are_as_near_to_their_programs_as_was_reached(
     check(errors(table[table.held_out.astype(bool) == held_out]), bounds)
 
 
+@pytest.mark.thorough
 def test_plans_of_systems_are_as_near_to_their_programs_as_was_reached() -> None:
     """All of them: of every fourth, other systems are nearer today than were."""
     table = twins("systems")

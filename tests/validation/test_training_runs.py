@@ -75,6 +75,11 @@ def validated() -> Validation:
 
 
 @cache
+def sizes() -> dict[tuple[str, str], float]:
+    return todays_sizes(validated())
+
+
+@cache
 def outcomes() -> dict[str, RunOutcome]:
     return {one.run.id: one for one in validated().outcomes}
 
@@ -105,13 +110,13 @@ def test_no_run_is_further_off_than_the_largest_error() -> None:
 
 @pytest.mark.parametrize("key", read(BOUNDS), ids=" ".join)
 def test_no_set_of_runs_is_worse_than_its_bound(key: tuple[str, str]) -> None:
-    size, bound = todays_sizes(validated())[key], read(BOUNDS)[key]
+    size, bound = sizes()[key], read(BOUNDS)[key]
     assert size <= bound
     assert bound <= size + HEADROOM + SLACK, "better predictions: run bounds.py to lock them"
 
 
 def test_there_are_bounds_for_each_set_and_no_other() -> None:
-    assert todays_sizes(validated()).keys() == read(BOUNDS).keys()
+    assert sizes().keys() == read(BOUNDS).keys()
 
 
 def test_what_ran_is_said_to_fit_or_to_be_borderline() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from extent import sample
 from synthetic_profiles import Fault, synthetic_profile
 from xspaces import OPERATIONS, PROGRAMS, SpaceWriter
 
@@ -52,7 +53,7 @@ def by_hand(
     return written(folder, space.xspace())
 
 
-@pytest.mark.parametrize("name", PROGRAM_NAMES)
+@pytest.mark.parametrize("name", sample(PROGRAM_NAMES, 4))
 def test_a_profile_of_a_replay_differs_from_it_in_nothing(name: str, tmp_path: Path) -> None:
     """By instruction and layer, to the picosecond; only the pause between steps is no part."""
     compiled, result = replayed(name)

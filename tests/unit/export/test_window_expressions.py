@@ -17,6 +17,7 @@ from tpusim.graph import Convolution
 RUN = Path(__file__).with_name("run_windows.py")
 
 
+@pytest.mark.thorough
 def test_they_compute_what_the_graph_says() -> None:
     answer = subprocess.run([sys.executable, str(RUN)], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr[-2000:]

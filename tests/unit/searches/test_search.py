@@ -95,6 +95,7 @@ def test_a_search_takes_an_input_pipeline_alone() -> None:
         search(MODEL, space, input=Input(workers=1))
 
 
+@pytest.mark.thorough
 def test_a_front_holds_what_no_other_plan_beats_in_both() -> None:
     space = small_space("two", 1)
     every = every_step("two", 1)

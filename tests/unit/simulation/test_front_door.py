@@ -13,6 +13,7 @@ def test_every_name_of_the_front_door_is_there() -> None:
     assert {*dir(ts), "__version__"} == set(ts.__all__)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "first", ["tpusim.simulation", "tpusim.report", "tpusim.cli.simulate_command"]
 )

@@ -111,6 +111,7 @@ def test_a_killed_scheduler_is_a_sentence_and_the_sweep_goes_on_later(tmp_path: 
     assert_frame_equal(table, sweep(MODEL, given, POD, workers=1))
 
 
+@pytest.mark.thorough
 def test_the_command_has_the_table_of_one_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
