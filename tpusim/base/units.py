@@ -11,6 +11,8 @@ from functools import cache
 
 from tpusim.base.errors import UnitError, nearest
 
+JOULES_PER_KWH = 3.6e6
+
 _METRIC = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {
     prefix: 1024.0**power for power, prefix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)

@@ -37,7 +37,7 @@ def training_table(found: Sequence[tuple[str, TrainingResult]]) -> str:
 
 def _row(named: tuple[str, TrainingResult]) -> tuple[str, ...]:
     path, result = named
-    cost, energy = result.cost_usd, result.energy_j
+    cost, energy = result.cost_usd, result.energy_kwh
     return (
         path,
         f"{result.steps:,}",
@@ -46,7 +46,7 @@ def _row(named: tuple[str, TrainingResult]) -> tuple[str, ...]:
         f"{result.goodput:.1%}",
         format_amount(result.chip_hours.value),
         "-" if cost is None else format_amount(cost.value),
-        "-" if energy is None else format_amount(energy.value / 3.6e6),
+        "-" if energy is None else format_amount(energy.value),
     )
 
 

@@ -86,9 +86,8 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
     if isinstance(op, Scan):
         body = tuple(made for inner in op.body for made in _cached(inner, form))
         cached = any(isinstance(each, CachedAttention | LinearAttention) for each in body)
-        yield replace(
-            op, body=with_early_gates(body), written_out=form.fused and form.on_chip and cached
-        )
+        on_chip = form.fused and form.on_chip and cached
+        yield replace(op, body=with_early_gates(body), on_chip=on_chip)
     elif isinstance(op, Attention) and op.causal:
         yield _cached_attention(op, form)
     elif isinstance(op, LinearAttention):

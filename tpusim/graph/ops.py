@@ -43,7 +43,8 @@ class Scan:
     weights_only: the weight-gradient half of a split backward pass, which reads residuals that the
         other half has saved.
     unrolled: each iteration is written on its own, so that nothing is stacked.
-    written_out: each iteration is written on its own, in the step of a server.
+    on_chip: what passes between its operations, and from one iteration to the next, may stay on the
+        chip.
     checkpointed: a policy says what is saved; otherwise all that operations read is, as they read
         it.
     """
@@ -64,7 +65,7 @@ class Scan:
     apart: bool = False
     weights_only: bool = False
     unrolled: bool = False
-    written_out: bool = False
+    on_chip: bool = False
     checkpointed: bool = True
     phase: Phase = Phase.FORWARD
 

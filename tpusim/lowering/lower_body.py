@@ -198,7 +198,7 @@ class BodyLowerer:
         if loop_node is None:
             self.on_chip = self._placed_on_chip(whole, all_lives)
             self.visits = self._visits(whole, all_lives)
-        elif loop_node.scan.written_out:
+        elif loop_node.scan.on_chip:
             handed_on = self.memory.carries(loop_node).values()
             self.on_chip = {**self.on_chip, **self._placed_on_chip(whole, all_lives, handed_on)}
         take_off_hbm(whole, all_lives, self.memory.names, self._room)
@@ -233,9 +233,9 @@ class BodyLowerer:
         lives: Sequence[BufferEvents],
         handed_on: Collection[str] = (),
     ) -> dict[str, int]:
-        """Return the buffers of a body that is written out that stay on the chip, each with 1.
+        """Return the buffers of a body that stay on the chip, each with 1.
 
-        handed_on: those in which layers find what the layer before has left.
+        handed_on: keys of the buffers that a layer hands on to the next.
         """
         names = self.memory.names
         sizes = {key: float(self.memory.size(key)) for key in handed_on}

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
-from tpusim.base.units import format_dollars, format_seconds
+from tpusim.base.units import JOULES_PER_KWH, format_dollars, format_seconds
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.results import Fit, Result, entry
@@ -20,7 +20,6 @@ from tpusim.serving.server_time import ServerTime, bounds_of, time_of
 from tpusim.traffic import Traffic
 
 MILLION = 1e6
-JOULES_A_KWH = 3.6e6
 
 WAITED = ("ttft", "e2e", "queue")
 """Times that grow with the length of the traffic where a server is saturated."""
@@ -227,7 +226,7 @@ class ServingResult(ShortRepr):
             dollars = format_dollars(self.output_cost.usd)
             yield from entry("cost", f"{dollars} per million output tokens; {self.cost}")
         if (joules := self.energy_j) is not None:
-            kwh = joules * MILLION / JOULES_A_KWH
+            kwh = joules * MILLION / JOULES_PER_KWH
             yield from entry("energy", f"{kwh:.3g} kWh of the chips per million tokens")
         yield ""
         if self.loss is not None:

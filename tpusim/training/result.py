@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tpusim.base.short_repr import ShortRepr
 from tpusim.base.text_table import fixed_table
-from tpusim.base.units import format_amount, format_seconds
+from tpusim.base.units import JOULES_PER_KWH, format_amount, format_seconds
 from tpusim.engine.training_loop import Activity, TrainingTimeline
 from tpusim.results import PICO, PlanResult, entry
 from tpusim.training.checkpoint import CheckpointCost
@@ -14,8 +14,6 @@ from tpusim.training.durations import HOUR_S, duration
 from tpusim.training.failure_survey import FailureSurvey
 from tpusim.training.run import TrainingRun
 from tpusim.training.straggler_survey import StragglerSurvey
-
-JOULES_A_KWH = 3.6e6
 
 GOODPUT = "GOODPUT"
 BUCKETS: Mapping[str, tuple[Activity, ...]] = {
@@ -145,7 +143,7 @@ class TrainingResult(ShortRepr):
     @property
     def energy_kwh(self) -> Estimate | None:
         """That energy in kWh."""
-        return None if self.energy_j is None else self.energy_j.times(1 / JOULES_A_KWH)
+        return None if self.energy_j is None else self.energy_j.times(1 / JOULES_PER_KWH)
 
     @property
     def co2_kg(self) -> Estimate | None:
@@ -153,7 +151,7 @@ class TrainingResult(ShortRepr):
         energy = self.energy_j
         if energy is None:
             return None
-        kwh = energy.times(PUE / JOULES_A_KWH / 1000)
+        kwh = energy.times(PUE / JOULES_PER_KWH / 1000)
         low, high = (self.run.grid,) * 2 if self.run.grid is not None else GRID_RANGE
         grid = GRID if self.run.grid is None else self.run.grid
         return Estimate(kwh.value * grid, kwh.low * low, kwh.high * high)

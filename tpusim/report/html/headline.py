@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tpusim.base.units import format_bytes, format_count, format_dollars, format_seconds
+from tpusim.base.units import (
+    JOULES_PER_KWH,
+    format_bytes,
+    format_count,
+    format_dollars,
+    format_seconds,
+)
 from tpusim.report.html.advice import BestChange
 from tpusim.results import Fit, Limit, PlanResult, ReplayResult, Result
 
@@ -168,5 +174,5 @@ def _cost(result: Result) -> Answer | None:
 
 
 def _energy(joules: float) -> str:
-    hours, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules / 3600, "Wh")
+    hours, unit = (joules / JOULES_PER_KWH, "kWh") if joules >= 3.6e5 else (joules / 3600, "Wh")
     return f"{hours:.3g} {unit}"

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 
 from tpusim.base.plain_text import plain
-from tpusim.base.units import format_dollars, format_seconds
+from tpusim.base.units import JOULES_PER_KWH, format_dollars, format_seconds
 from tpusim.report.html.headline import LEAST_LIMIT, LIMITS_SHOWN, VERDICTS, Answer, Fact
 from tpusim.report.html.page import drawings, template
 from tpusim.results import Fit
 from tpusim.results.answers import need_words
 from tpusim.serving import NUMBERS, TIMES, ServingResult
-from tpusim.serving.result import JOULES_A_KWH, MILLION, number, step_words
+from tpusim.serving.result import MILLION, number, step_words
 
 FIGURES = {
     "server": "Requests that wait, sequences that decode and the share of the cache that is taken, "
@@ -91,7 +91,7 @@ def _facts(result: ServingResult) -> Iterator[Fact]:
     if result.policy.prefix_cache:
         yield Fact("Prefix cache", f"{numbers['prefix_hit_rate']:.1%}", "of the prompt tokens")
     if (joules := result.energy_j) is not None:
-        kwh = joules * MILLION / JOULES_A_KWH
+        kwh = joules * MILLION / JOULES_PER_KWH
         yield Fact("Energy", f"{kwh:.3g} kWh", "of the chips per million tokens")
     for head, step in (("Prefill step", result.prefill), ("Decode step", result.decode)):
         if step is not None:

@@ -65,15 +65,18 @@ class KnownRuns:
         Raise ServerError as `serve` does.
         """
         check_server(self.traffic.requests, [(server.policy, chosen.replicas, chosen.router)])
-        runs = self._runs[_others(chosen, server)]
-        alike = [each for each in runs if same_run(server, each.server, each.peak)]
+        key = _others(chosen, server)
+        alike: list[KnownRun] = []
+        others: list[KnownRun] = []
+        for run in self._runs[key]:
+            (alike if same_run(server, run.server, run.peak) else others).append(run)
         for run in alike:
             if run.found is not None:
                 return run.found
         if any(ends(run.begun) for run in alike):
             return None
         run = self._new(chosen, server, ends)
-        runs[:] = [each for each in runs if each not in alike] + [run]
+        self._runs[key] = [*others, run]
         return run.found
 
     def _new(
