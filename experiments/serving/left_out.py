@@ -22,6 +22,8 @@ from row_setup import RowSetup, row_setup
 from serving_row import ServingRow, read_table
 
 from tpusim.base.errors import TpusimError
+from tpusim.serving.engines import Engine
+from tpusim.serving.engines.presets import presets
 
 BETWEEN = {
     "host_s": (0.0, 0.5e-3, 1.5e-3, 3e-3),
@@ -35,6 +37,8 @@ BESIDE = {
     "page_s": (0.0, 65e-9),
 }
 """Values of the constants, in seconds: of hosts that work between steps, and beside the devices."""
+
+HOST_FACTS = ("host_s", "schedule_s", "sequence_s", "page_s")
 
 FITTED = ("itl_p50_s", "tpot_mean_s", "tpot_p50_s")
 
@@ -76,8 +80,14 @@ def _setups(rows: Iterable[ServingRow], preset: str) -> Iterator[RowSetup]:
         if not row.judged or not measured or row.text("arrival") == "static":
             continue
         setup = row_setup(row)
-        if setup.engine.name == preset:
+        if setup.engine.name == preset or _has_host_of(setup.engine, preset):
             yield setup
+
+
+def _has_host_of(engine: Engine, preset: str) -> bool:
+    """Return True for an engine whose host times are those of a preset that it is like."""
+    own, other = engine.facts, presets()[preset].facts
+    return all(own.get(key) is not None and own[key] == other.get(key) for key in HOST_FACTS)
 
 
 def _errors(
