@@ -66,7 +66,8 @@ SLICE_DEFAULTS = {
 
 
 FOLLOWED = (
-    "page_size", "page_s", "expert_s", "memory_fraction", "moe_backend", "kernel", "on_chip", "version",
+    "page_size", "page_s", "expert_s", "memory_fraction", "moe_backend", "kernel", "on_chip",
+    "version",
 )  # fmt: skip
 """Settings of an engine that have rows of their own."""
 

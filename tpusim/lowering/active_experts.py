@@ -41,7 +41,7 @@ def active_groups(local: Number, rows: Number, sizes: Sizes) -> Groups:
     return Groups(count, max(tokens * choices / devices, count) / count)
 
 
-def block_passes(devices: Number, sizes: Sizes) -> Number:
+def block_passes(devices: int, sizes: Sizes) -> int:
     """Return the blocks of tokens that a fused kernel takes one after the other, at least 1.
 
     devices: that the experts are divided over.

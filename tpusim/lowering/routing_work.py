@@ -98,7 +98,7 @@ def _sent_rows(op: TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> Vec
     width = sizes.dims[tokens.dims[-1]]
     rows = choices * width * sizes.itemsize(tokens.dtype)
     if op.dispatch:
-        turns = block_passes(devices, sizes) * sizes.dims["expert"] / devices
+        turns = block_passes(round(float(devices)), sizes) * sizes.dims["expert"] / devices
         return VectorWork(rows, rows, 0.0, sent=choices, waited=turns * op.expert_seconds)
     own = rows / sizes.dims["choice"]
     return VectorWork(2 * rows, rows + own, 3 * choices * width, sent=choices)
