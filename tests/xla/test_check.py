@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from commands import compilers, run
-from extent import sample
+from extent import sample, thorough
 
 import tpusim as ts
 from tpusim.compiler import compile_apart
@@ -146,6 +146,7 @@ def test_muon_multiplies_and_moves_what_its_program_does(
     )
 
 
+@pytest.mark.thorough
 def test_sorted_experts_exchange_the_rows_that_are_sent() -> None:
     """Six times a layer: forward there and back, both again, and two gradients."""
     sizes, keys = CASES["sorted experts"]
@@ -194,8 +195,8 @@ def collectives(compiled: str, kind: str) -> set[str]:
     ("keys", "kind", "dtypes"),
     [
         ({"matmul_dtype": "int8", "gather_dtype": "int8"}, "all-gather", {"s8"}),
-        ({"gather_dtype": "f32", "grad_dtype": "f32"}, "all-gather", {"u32"}),
-        ({"reduce_dtype": "f32"}, "collective-permute", {"f32"}),
+        thorough({"gather_dtype": "f32", "grad_dtype": "f32"}, "all-gather", {"u32"}),
+        thorough({"reduce_dtype": "f32"}, "collective-permute", {"f32"}),
     ],
 )
 def test_weights_and_gradients_are_sent_in_their_dtypes(
@@ -211,6 +212,7 @@ def test_weights_and_gradients_are_sent_in_their_dtypes(
     assert (quantised > 20) == ("matmul_dtype" in keys)
 
 
+@pytest.mark.thorough
 def test_the_compiler_is_told_of_a_plan_without_collective_matmuls() -> None:
     model, plan = ts.models.Transformer(**SIZES), ts.Plan(**PLAN)
     made = [
@@ -222,6 +224,7 @@ def test_the_compiler_is_told_of_a_plan_without_collective_matmuls() -> None:
     assert all(each.comparison.same_mode_share > 0.9 for each in made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("remat", sample(["full", "none"], 2))
 def test_layers_without_a_scan_take_the_time_of_their_plan(remat: str) -> None:
     """Without a checkpoint the compiler chooses what is kept: a third less time than JAX's choice.
@@ -238,7 +241,9 @@ def test_layers_without_a_scan_take_the_time_of_their_plan(remat: str) -> None:
         assert made.plan.step_time_s < 0.85 * scanned.step_time_s
 
 
-@pytest.mark.parametrize(("dtypes", "sent"), [({}, {"bf16"}), ({"gather_dtype": "int8"}, {"s8"})])
+@pytest.mark.parametrize(
+    ("dtypes", "sent"), [thorough({}, {"bf16"}), ({"gather_dtype": "int8"}, {"s8"})]
+)
 def test_activations_are_gathered_as_the_plan_says(dtypes: dict[str, str], sent: set[str]) -> None:
     """In the layers, forward and backward, for all three matmuls of each weight."""
     keys = {"mesh": {"fsdp": 4, "tensor": 4}, "rules": {"act_embed": "tensor"}}

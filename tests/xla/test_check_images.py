@@ -30,7 +30,7 @@ DIFFUSION = DiffusionUNet(name="diffusion", channels=(320, 640), blocks=1, atten
             (RESNET, 512, "v5e:2x2", 0.02, 0.2),
             (DIFFUSION, 16, "v5p:2x2x1", 0.1, 0.2),
         ],
-        2,
+        3,
     ),
 )
 def test_a_plan_does_the_work_of_its_program(
@@ -59,6 +59,7 @@ def test_a_plan_does_the_work_of_its_program(
 REGIONS = {"act_rois": "spatial", "act_mask_rois": "spatial", "act_mask_rois_height": "spatial"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("slice_", sample(["v3:2x2", "v4:2x2x2"], 2))
 def test_regions_are_divided_over_the_devices_of_an_image(
     slice_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,7 +85,7 @@ def test_regions_are_divided_over_the_devices_of_an_image(
     assert found.plan.hbm_peak_bytes == pytest.approx(found.program.hbm_peak_bytes, rel=0.15)
 
 
-@pytest.mark.parametrize("slice_", ["v3:2x2", "v4:2x2x2"])
+@pytest.mark.parametrize("slice_", ["v3:2x2", thorough("v4:2x2x2")])
 @pytest.mark.parametrize("images", [4, thorough(32)])
 def test_the_loss_of_default_boxes_takes_what_its_program_takes(
     slice_: str, images: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

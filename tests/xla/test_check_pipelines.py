@@ -30,7 +30,7 @@ pytestmark = [
             ("v6e:4x8", {"stage": 2, "fsdp": 16}, 0.04),
             ("v5p:2x2x4", {"stage": 4, "fsdp": 4}, 0.05),
         ],
-        4,
+        5,
     ),
 )
 def test_a_plain_pipeline_moves_its_weights_as_its_program_does(

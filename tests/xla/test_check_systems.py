@@ -50,7 +50,7 @@ SPEECH = Conformer.published("conformer-xl", layers=2, frames=512)
             (TOWERS, {"fsdp": 4, "tensor": 2}, 512, "v4:2x2x2", 0.001, 0.29),
             (SPEECH, {"data": 8}, 64, "v4:2x2x2", 0.015, 0.42),
         ],
-        3,
+        6,
     ),
 )
 def test_a_plan_does_the_work_of_its_program(
@@ -109,7 +109,7 @@ GROUPS = {"rules": {"embed": []}, "capacity_factor": 1.25, "expert_group": 8}
             (DECODER, "v3:2x2", {"mesh": {"data": 8}}),
             (DECODER, "v4:2x2x2", {"mesh": {"data": 8}}),
         ],
-        4,
+        7,
     ),
 )
 def test_layers_without_a_scan_and_adafactor(

@@ -126,6 +126,7 @@ def test_the_second_time_it_is_read_from_disk(monkeypatch: pytest.MonkeyPatch) -
     assert not compiled("v6e:2x2").from_cache
 
 
+@pytest.mark.thorough
 def test_options_of_the_compiler_make_another_program() -> None:
     """By its estimates a matmul whose tiles may fill three times the VMEM is a fifth quicker."""
     large = jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16)

@@ -94,6 +94,7 @@ def test_step_memory_flops_and_collectives_are_those_of_the_whole(slice_: str, m
         ts.simulate(part, costs="compiler")
 
 
+@pytest.mark.thorough
 def test_code_from_a_process_of_its_own_is_the_same() -> None:
     here, apart = compiled(cache=False), compiled(cache=False, time_limit=600)
     assert replace(apart, seconds=here.seconds) == here

@@ -13,6 +13,7 @@ MEASURED = (21.57, 21.95)
 """Seconds a step, fastest clean block and median (MLPerf Training v1.1, open division, Google)."""
 
 
+@pytest.mark.thorough
 @pytest.mark.xla
 def test_the_flagship_is_within_eight_percent_of_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,

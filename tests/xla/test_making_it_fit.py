@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "making_it_fit" / "run.py"
 PLANS: dict[tuple[str, str], ts.Plan] = runpy.run_path(str(SCRIPT))["plans"]()
 
 
-@pytest.mark.parametrize(("model", "pod"), sample(list(PLANS), every=8))
+@pytest.mark.parametrize(("model", "pod"), sample(list(PLANS), every=24))
 def test_the_compiler_takes_the_first_suggestion(
     model: str, pod: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from extent import thorough
+from extent import sample, thorough
 from hlo import DATA
 
 import tpusim as ts
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("file", FRESH)
+@pytest.mark.parametrize("file", sample(FRESH, 3))
 def test_a_program_compiled_afresh_replays_as_the_file_that_is_kept(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
