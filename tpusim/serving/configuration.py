@@ -129,7 +129,7 @@ class Configuration(ServerOptions):
     @property
     def step_key(self) -> tuple[Any, ...]:
         """What the steps depend on besides the model: servers with equal keys share `known`."""
-        plan = replace(self.plan, memory_fraction=1.0)
+        plan = replace(self.plan, kv_dtype="bf16", memory_fraction=1.0)
         return repr(plan), self.pod, self.drafted, self.engine.routes_padding
 
     def served(self, server: Server, traffic: Traffic, watch: Watch | None = None) -> Served:

@@ -56,7 +56,8 @@ class Server:
 
         longest: tokens of the longest request, which the cache must hold.
         drafted, accepted: see `Policy`.
-        known: steps of the same model, plan, slice and `drafted` that were simulated before.
+        known: steps of the same model, plan (but for `kv_dtype`), slice and `drafted` that were
+            simulated before.
 
         Raise PlanError for a plan that the model does not admit, and for a cache that cannot hold
         the longest request.
@@ -66,7 +67,7 @@ class Server:
         most = max((engine.max_num_batched_tokens, *buckets.tokens))
         rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
         known = known or SharedSteps()
-        size = (most, rows, longest, plan.memory_fraction)
+        size = (plan.kv_dtype, most, rows, longest, plan.memory_fraction)
         room = known.rooms.get(size)
         if room is None:
             room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
