@@ -29,7 +29,7 @@ from tpusim.program import (
 )
 from tpusim.results import ServedStep
 from tpusim.server.step_load import StepLoad
-from tpusim.serving.capacity import CacheRoom
+from tpusim.serving.capacity import StepMemory
 from tpusim.serving.engines.buckets import Buckets
 from tpusim.simulation.serving_run import serve_step
 
@@ -49,13 +49,12 @@ class SharedSteps:
     bases: picoseconds without attention kernels, by tokens and rows of each rank, and the tokens
         that experts serve.
     kernels: by tokens of each rank.
-    rooms: for the cache, by its dtype, tokens and rows of the largest step, the longest request,
-        and the share of the memory.
+    memories: of the largest steps, by tokens and rows of each rank.
     """
 
     bases: dict[tuple[int, int, int], int] = field(default_factory=dict)
     kernels: dict[int, KernelWorks] = field(default_factory=dict)
-    rooms: dict[tuple[str, int, int, int, float], CacheRoom] = field(default_factory=dict)
+    memories: dict[tuple[int, int], StepMemory] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
