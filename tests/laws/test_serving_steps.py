@@ -185,9 +185,12 @@ def test_steps_that_caches_of_two_dtypes_share_are_those_of_each(
 
 
 def test_each_bucket_has_its_own_kernels() -> None:
-    """More devices divide the sequences of a step of 64 than those of a step of 1."""
+    """Four devices divide the sequences of a step of 64, and none those of a step of 1.
+
+    With one head of keys, each device otherwise reads all of them.
+    """
     plan, draw = replace(PLAN, attention="tokens"), [1, 64, 1, 2, 64]
-    table = StepTable(DENSE, plan, POD, Buckets())
+    table = StepTable(ts.models.Transformer(**SMALL | {"kv_heads": 1}), plan, POD, Buckets())
     for decodes in draw:
         load = StepLoad(decodes, decodes * 100_000)
         assert table.step_ps(load) == pytest.approx(table.step(load).timeline.total_ps, rel=1e-6)
