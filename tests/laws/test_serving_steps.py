@@ -14,7 +14,7 @@ from tpusim.plan import ServingPlan
 from tpusim.program import Compute, MatmulWork, VectorWork, walk_ops
 from tpusim.results import PlanResult
 from tpusim.server import StepLoad
-from tpusim.serving.capacity import cache_room
+from tpusim.serving.capacity import StepMemory, cache_room
 from tpusim.serving.engines import Buckets
 from tpusim.serving.serve import Server
 from tpusim.serving.step_table import SharedSteps, StepTable
@@ -181,7 +181,16 @@ def test_steps_that_caches_of_two_dtypes_share_are_those_of_each(
     for order in (("bf16", "fp8"), ("fp8", "bf16")):
         known = SharedSteps()
         assert {dtype: times(dtype, known) for dtype in order} == alone
-        assert len(known.memories) == 1
+        assert [len(each) for each in known.memories.values()] == [1]
+
+
+def test_memory_is_shared_where_any_page_fits() -> None:
+    """Beside a page of more bytes the buffers of a step may lie in another order."""
+    tight = StepMemory(100.0, 90.0, page_elements=3.0, kv_dtype="fp8", others=0.0)
+    assert tight.is_that_of("fp8")
+    assert not tight.is_that_of("bf16")
+    assert replace(tight, hbm_bytes=102.0).is_that_of("bf16")
+    assert tight.room(replace(PLAN, kv_dtype="fp8", memory_fraction=1.0), 1, 1).pages == 3
 
 
 def test_each_bucket_has_its_own_kernels() -> None:

@@ -16,7 +16,7 @@ from tpusim.server import DecodePool, Outage, Policy, Served
 from tpusim.server import serve as serve_requests
 from tpusim.server.replica_pool import Router
 from tpusim.server.step_load import StepLoad
-from tpusim.serving.capacity import CacheRoom, StepMemory, needed_pages
+from tpusim.serving.capacity import CacheRoom, needed_pages
 from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.metrics import answered
@@ -67,10 +67,7 @@ class Server:
         most = max((engine.max_num_batched_tokens, *buckets.tokens))
         rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
         known = known or SharedSteps()
-        memory = known.memories.get((most, rows))
-        if memory is None or not memory.is_that_of(plan.kv_dtype):
-            memory = known.memories[most, rows] = StepMemory.of(model, plan, pod, most, rows)
-        room = memory.room(plan, rows, longest)
+        room = known.memory(model, plan, pod, most, rows).room(plan, rows, longest)
         engine = engine.changed(max_num_seqs=_sequences(engine, room, ranks))
         policy = engine.policy(
             pages=needed_pages(room, longest, model.name),

@@ -49,12 +49,26 @@ class SharedSteps:
     bases: picoseconds without attention kernels, by tokens and rows of each rank, and the tokens
         that experts serve.
     kernels: by tokens of each rank.
-    memories: of the largest steps, by tokens and rows of each rank.
+    memories: of the largest steps, by tokens and rows of each rank: one, or one for each cache.
     """
 
     bases: dict[tuple[int, int, int], int] = field(default_factory=dict)
     kernels: dict[int, KernelWorks] = field(default_factory=dict)
-    memories: dict[tuple[int, int], StepMemory] = field(default_factory=dict)
+    memories: dict[tuple[int, int], list[StepMemory]] = field(default_factory=dict)
+
+    def memory(
+        self, model: Architecture, plan: ServingPlan, pod: Slice, tokens: int, rows: int
+    ) -> StepMemory:
+        """Return the memory of a step, simulated once for all caches beside which it is the same.
+
+        Raise PlanError as `StepMemory.of`.
+        """
+        known = self.memories.setdefault((tokens, rows), [])
+        for each in known:
+            if each.is_that_of(plan.kv_dtype):
+                return each
+        known.append(StepMemory.of(model, plan, pod, tokens, rows))
+        return known[-1]
 
 
 @dataclass(frozen=True, slots=True)
