@@ -65,7 +65,10 @@ SLICE_DEFAULTS = {
 }
 
 
-FOLLOWED = ("page_size", "page_s", "memory_fraction", "moe_backend", "kernel", "on_chip", "version")
+FOLLOWED = (
+    "page_size", "page_s", "expert_s", "memory_fraction", "moe_backend", "kernel", "on_chip",
+    "version",
+)  # fmt: skip
 """Settings of an engine that have rows of their own."""
 
 LARGE = 1e6
@@ -189,6 +192,7 @@ def _serving_keys() -> Iterator[Key]:
             "mesh": "`{ tensor = 1 }`",
             "page_size": of_engine,
             "page_s": of_engine,
+            "expert_s": of_engine,
             "memory_fraction": of_engine,
             "moe_backend": of_engine,
             "kernel": of_engine,

@@ -74,6 +74,33 @@ def test_the_step_grows_by_the_messages() -> None:
     assert times[1] - times[0] == pytest.approx(2 * 2 * 256 * 1e-6, rel=1e-6)
 
 
+def test_experts_in_turn_have_a_least_time_each() -> None:
+    """Two layers of two experts a device, whether four tokens reach them or sixty-four."""
+    for routed in (4, 64):
+        times = [
+            prompt(replace(FUSED, expert_s=seconds), 64, routed=routed).step_time_s
+            for seconds in (10e-3, 11e-3)
+        ]
+        assert times[1] - times[0] == pytest.approx(2 * 2 * 1e-3, rel=1e-6)
+
+
+def test_rows_that_take_longer_than_the_experts_in_turn_hide_them() -> None:
+    """1024 rows of a device take 2 ms and two experts 0.2, once for each block of its tokens."""
+    plans = FUSED, replace(FUSED, expert_s=100e-6)
+    assert len({prompt(plan, 4096).step_time_s for plan in plans}) == 1
+
+
+def test_each_block_of_tokens_takes_the_experts_in_turn() -> None:
+    tokens = 16 * FUSED_BLOCKS["v6e"]
+    waits = [
+        work.waited
+        for count in (tokens, 2 * tokens)
+        for name, work, _ in exchanges(prompt(replace(FUSED, expert_s=1e-3), count))
+        if name == "dispatch"
+    ]
+    assert waits == pytest.approx([2e-3, 4e-3])
+
+
 def test_tokens_that_fill_a_bucket_are_not_sent() -> None:
     rows = [work.sent for routed in (4, 64) for _, work, _ in exchanges(
         prompt(FUSED, 64, routed=routed)

@@ -8,10 +8,11 @@ import pytest
 
 import tpusim as ts
 from tpusim.base.errors import PlanError
+from tpusim.costs.cached_attention import CachedAttentionRates
 from tpusim.graph import CachedAttention, Einsum, TensorRole, walk
 from tpusim.pipeline.serving_step import StepShape, serving_graph
 from tpusim.plan import ServingPlan
-from tpusim.program import Compute, MatmulWork, VectorWork, walk_ops
+from tpusim.program import CachedAttentionWork, Compute, MatmulWork, VectorWork, walk_ops
 from tpusim.results import PlanResult
 from tpusim.server import StepLoad
 from tpusim.serving.capacity import StepMemory, cache_room
@@ -223,6 +224,23 @@ def test_more_keys_take_no_less_time() -> None:
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("model", [DENSE, WINDOWED], ids=["dense", "windowed"])
+def test_kernels_take_sequences_that_decode_and_prompts_in_turn(
+    model: ts.models.Transformer,
+) -> None:
+    """Pages of the one are not copied while the scores of the other are computed."""
+    load = StepLoad(32, 32 * 4000, 96, 4096, 96 * 4000)
+    step = serve_step(model, replace(PLAN, page_s=1e-7), POD, load, StepShape(tokens=128, rows=32))
+    works = [op.work for op, _ in walk_ops(step.program.body) if isinstance(op, Compute)]
+    kernels = [work for work in works if isinstance(work, CachedAttentionWork)]
+    assert kernels
+    for work in kernels:
+        rates = CachedAttentionRates.of(work, POD.chip.device)
+        decoding = rates.seconds(work.load._replace(prefills=0, prefill_keys=0, prefill_pairs=0))
+        prompts = rates.seconds(work.load._replace(decodes=0, context=0))
+        assert rates.seconds(work.load) == pytest.approx(decoding + prompts - rates.launch)
+
+
 def test_experts_that_no_token_reaches_are_not_read() -> None:
     plan = replace(PLAN, expert_parallel=True)
     shape = StepShape(tokens=64, rows=64)
@@ -271,6 +289,7 @@ CHANGED = {
     "matmul_dtype": "int8",
     "kv_dtype": "int8",
     "page_s": 1e-6,
+    "expert_s": 1e-4,
     "attention_block": (128, 512),
 }
 ELSEWHERE = {"page_size", "memory_fraction", "placement"}
@@ -281,9 +300,10 @@ ELSEWHERE = {"page_size", "memory_fraction", "placement"}
 def test_every_field_changes_a_step(name: str) -> None:
     mixed, shape = StepLoad(32, 32 * 900, 96, 4096, 96 * 4000), StepShape(tokens=128, rows=32)
     load = prompt(128) if name == "attention_block" else mixed
-    plain = replace(PLAN, expert_parallel=name == "moe_backend")
+    plain = replace(PLAN, expert_parallel=name in ("moe_backend", "expert_s"))
+    plain = replace(plain, moe_backend="fused") if name == "expert_s" else plain
     plans = (plain, replace(plain, **{name: CHANGED[name]}))
-    model = EXPERTS if name in ("expert_parallel", "moe_backend") else DENSE
+    model = EXPERTS if name in ("expert_parallel", "moe_backend", "expert_s") else DENSE
     found = {
         serve_step(model, plan, POD, load, replace(shape, tokens=128 // plan.ranks)).step_time_s
         for plan in plans
@@ -307,6 +327,7 @@ def test_all_fields_are_tried() -> None:
         ({"page_size": 0}, "page_size"),
         ({"memory_fraction": 1.5}, "memory_fraction is 1.5; write a number above 0"),
         ({"page_s": -1.0}, "page_s"),
+        ({"expert_s": -1.0}, "expert_s"),
         ({"moe_backend": "gmm"}, "moe_backend"),
         ({"moe_backend": "fused"}, "write expert_parallel = true, or moe_backend = 'epmoe'"),
     ],

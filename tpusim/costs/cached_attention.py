@@ -78,26 +78,29 @@ class CachedAttentionRates:
         )
 
     def seconds(self, load: AttentionLoad) -> float:
-        """Return the seconds of a load: `max(decoding + prompts, bytes / HBM + pages) + launch`.
+        """Return the seconds of a load: sequences that decode, then prompts, and a launch.
+
+        Each is `max(arithmetic, bytes / HBM + pages)`. The kernel takes one sequence after the
+        other, and copies no more than its next block of keys ahead, so that pages of sequences that
+        decode do not hide behind the scores of prompts.
 
         A block of keys is computed whole, also where the sequence ends within it: of a prompt of
         1024 tokens in blocks of 4096 keys, all 4096 (profiles of 7x, Qwen2.5-32B and Qwen3-32B).
 
         load: of all ranks.
         """
-        decodes, context, prefills, keys, pairs = load
-        if not prefills:
-            return self.decode_seconds(float(decodes), float(context))
+        decoding = self.decode_seconds(float(load.decodes), float(load.context))
+        if not load.prefills:
+            return decoding
         share = 1 / self.ranks
-        decodes, context, prefills, keys, pairs = (float(each) * share for each in load)
+        prefills, keys, pairs = (float(each) * share for each in load[2:])
         if self.window:
-            context = min(context, self.window * decodes / self.drafted)
             keys = min(keys, prefills + self.window)
             pairs = min(pairs, self.window * prefills)
         queries, block = self.block
         seen = pairs / prefills + (min(queries, prefills) + block) / 2
-        arithmetic = context * self.decoded_key + prefills * max(seen, block) * self.score
-        return max(arithmetic, self._memory(decodes + prefills, context + keys)) + self.launch
+        arithmetic = prefills * max(seen, block) * self.score
+        return decoding + max(arithmetic, self._memory(prefills, keys))
 
     def decode_seconds(self, decodes: float, context: float) -> float:
         """Return the seconds of sequences that decode, with `context` keys of all ranks."""

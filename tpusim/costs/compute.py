@@ -106,7 +106,7 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
 
     Elements that are scattered by their index follow one after another, `scatter_element` each,
     and so do pieces of rows that are added, `ADDITION_CYCLES` each on one core, and rows that are
-    sent to other devices, `row_message` each.
+    sent to other devices, `row_message` each, while the core waits for those devices.
 
     Source: "How to Scale Your Model", roofline chapter; 75 operations of two profiles of 7x
     (`experiments/operations`).
@@ -119,7 +119,7 @@ def group_seconds(work: VectorWork, device: Device) -> Number:
     core = largest(vector, work.crossing * (costs.lane_crossing or 0.0))
     fill = smallest(smallest(memory, core), costs.group_fill or 0.0)
     scatter = work.scattered * costs.scatter_element + work.added * ADDITION_CYCLES / device.clock
-    sent = work.sent * costs.row_message
+    sent = largest(work.sent * costs.row_message, work.waited)
     return largest(largest(memory, core) + fill, sent) + group_launch(work, device) + scatter
 
 

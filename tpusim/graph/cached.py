@@ -50,6 +50,7 @@ class CacheForm:
     fused: attention is a kernel; otherwise it is `DOT_OPERATIONS`.
     page_seconds: to start the copies of pages, per key.
     fused_experts: experts and the exchange of their rows are one kernel.
+    expert_seconds: least time of that kernel for each expert of a device.
     on_chip: what passes between the operations of a layer with a kernel stays on the chip.
     """
 
@@ -61,6 +62,7 @@ class CacheForm:
     fused: bool = True
     page_seconds: float = 0.0
     fused_experts: bool = False
+    expert_seconds: float = 0.0
     on_chip: bool = True
 
 
@@ -93,7 +95,7 @@ def _cached(op: Op, form: CacheForm) -> Iterator[Op]:
     elif isinstance(op, LinearAttention):
         yield replace(op, state=_state_of_sequences(op))
     elif isinstance(op, TokenRouting):
-        yield replace(op, fused=form.fused_experts)
+        yield replace(op, fused=form.fused_experts, expert_seconds=form.expert_seconds)
     else:
         yield op
 

@@ -24,6 +24,7 @@ class TokenRouting:
         with the gradient of its token.
     fused: a kernel, in which the experts are computed too, sends each row to the device that needs
         it, in a message of its own.
+    expert_seconds: least time of that kernel for each expert of a device.
     """
 
     name: str
@@ -36,6 +37,7 @@ class TokenRouting:
     gate_gradient: Tensor | None = None
     phase: Phase = Phase.FORWARD
     fused: bool = False
+    expert_seconds: float = 0.0
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

@@ -35,11 +35,19 @@ def active_groups(local: Number, rows: Number, sizes: Sizes) -> Groups:
         return Groups(local, rows)
     experts, choices = sizes.dims["expert"], sizes.dims["choice"]
     devices = max(1, round(experts / float(local)))
-    block = sizes.dims[EXPERT_BLOCK] * devices
-    passes = -(-tokens // block) if block else 1
+    passes = block_passes(devices, sizes)
     reached = 1 - (1 - choices / experts) ** (tokens / passes)
     count = passes * largest_of(round(float(local)), reached, devices)
     return Groups(count, max(tokens * choices / devices, count) / count)
+
+
+def block_passes(devices: int, sizes: Sizes) -> int:
+    """Return the blocks of tokens that a fused kernel takes one after the other, at least 1.
+
+    devices: that the experts are divided over.
+    """
+    block = sizes.dims[EXPERT_BLOCK] * devices
+    return -(-sizes.dims[ROUTED] // block) if block else 1
 
 
 @lru_cache(maxsize=4096)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tpusim.graph import ROUTED, Pointwise, TokenRouting
+from tpusim.lowering.active_experts import block_passes
 from tpusim.partition import Sizes
 from tpusim.plan import Axes
 from tpusim.program import LANES, SUBLANES, Number, VectorWork, sublane_tiles
@@ -87,6 +88,9 @@ def _sent_rows(op: TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> Vec
     sends them back likewise, then reads them and writes their sum for each token (SGLang-JAX,
     kernels/fused_moe/v1/kernel.py: `start_a2a_scatter`, `start_a2a_gather` and
     `acc_and_store_output`). The devices of a step have equally many.
+
+    A kernel that takes a device's experts in turn has `expert_seconds` for each, in which all
+    devices wait for one another while rows are on their way.
     """
     tokens = op.tokens if op.dispatch else op.output
     devices = sizes.group(tuple(axis for axes in split.values() for axis in axes))
@@ -94,7 +98,8 @@ def _sent_rows(op: TokenRouting, split: Mapping[str, Axes], sizes: Sizes) -> Vec
     width = sizes.dims[tokens.dims[-1]]
     rows = choices * width * sizes.itemsize(tokens.dtype)
     if op.dispatch:
-        return VectorWork(rows, rows, 0.0, sent=choices)
+        turns = block_passes(round(float(devices)), sizes) * sizes.dims["expert"] / devices
+        return VectorWork(rows, rows, 0.0, sent=choices, waited=turns * op.expert_seconds)
     own = rows / sizes.dims["choice"]
     return VectorWork(2 * rows, rows + own, 3 * choices * width, sent=choices)
 

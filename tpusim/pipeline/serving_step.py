@@ -115,6 +115,7 @@ def serving_graph(
         page_seconds=plan.page_s / plan.page_size,
         weight_dtype="" if plan.weight_dtype == "bf16" else plan.weight_dtype,
         fused_experts=fused,
+        expert_seconds=plan.expert_s,
         on_chip=plan.on_chip,
     )
     sizes = {

@@ -82,6 +82,7 @@ class ServingPlan:
     kv_dtype: the cache.
     page_size: tokens of a page of the cache.
     page_s: seconds in which a kernel starts the copy of a page to the chip.
+    expert_s: least seconds of a fused kernel for each expert of a device, reached by tokens or not.
     memory_fraction: part of a device's usable HBM that weights, activations and cache may take.
     attention_block: queries and keys that the kernel visits at once for prompts; empty for those
         of the chip's generation.
@@ -101,6 +102,7 @@ class ServingPlan:
     kv_dtype: CacheDtype = "bf16"
     page_size: int = 128
     page_s: float = 0.0
+    expert_s: float = 0.0
     memory_fraction: float = 0.9
     attention_block: Sequence[int] = ()
     placement: Mapping[str, Sequence[str]] | None = None
@@ -119,7 +121,8 @@ class ServingPlan:
         for key in ("expert_parallel", "gather_weights"):
             check_flag(f"serving.{key}", getattr(self, key))
         check_positive("serving.page_size", self.page_size)
-        object.__setattr__(self, "page_s", seconds("serving.page_s", self.page_s))
+        for key in ("page_s", "expert_s"):
+            object.__setattr__(self, key, seconds(f"serving.{key}", getattr(self, key)))
         if not is_number(self.memory_fraction) or not 0 < self.memory_fraction <= 1:
             raise PlanError(
                 f"serving.memory_fraction is {self.memory_fraction!r}; write a number above 0 and "

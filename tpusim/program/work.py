@@ -300,6 +300,7 @@ class VectorWork:
     added: pieces of 128 elements of rows that one core adds to others by their index, one after
         another.
     sent: rows that one core sends to other devices, each in a message of its own.
+    waited: seconds in which it waits for other devices, while its messages are on their way.
     gathered: of the bytes read and written, those of rows that are picked by their index.
     crossing: memory tiles whose elements change row or lane (`compiler.work.relayout`).
     compiled: True if the operations are those of a compiled program, which widens and rounds bf16
@@ -315,6 +316,7 @@ class VectorWork:
     compiled: bool = False
     added: Number = 0
     sent: Number = 0
+    waited: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

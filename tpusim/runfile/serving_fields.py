@@ -52,6 +52,7 @@ SERVING_FIELDS: Mapping[str, Mapping[str, Any]] = {
         "page_size": int,
         "memory_fraction": float,
         "page_s": float,
+        "expert_s": float,
         "on_chip": bool,
         "attention_block": Sequence[int],
         "placement": Mapping[str, Sequence[str]] | None,

@@ -41,6 +41,7 @@ class Engine:
     kernel: attention, a kernel over pages (`paged`) or matmuls and a softmax (`dot`).
     on_chip: what passes between the operations of a layer stays on the chip.
     page_s: seconds in which the attention kernel starts the copy of a page.
+    expert_s: least seconds of the fused kernel of experts for each expert of a device.
     memory_fraction: share of the usable HBM that weights, activations and cache may take.
     chunked_prefill: a prompt may be computed in several steps.
     mixed: prompts and decoding sequences share steps.
@@ -80,6 +81,7 @@ class Engine:
     kernel: ServedKernel = "paged"
     on_chip: bool = True
     page_s: float = 0.0
+    expert_s: float = 0.0
     memory_fraction: float = 0.9
     chunked_prefill: bool = True
     mixed: bool = True
@@ -102,7 +104,7 @@ class Engine:
     def __post_init__(self) -> None:
         for key in ("max_num_seqs", "max_num_batched_tokens"):
             _check_least(key, getattr(self, key), 1)
-        for key in ("max_model_len", "page_size", "page_s", "hold_s", *HOST_TIMES):
+        for key in ("max_model_len", "page_size", "page_s", "expert_s", "hold_s", *HOST_TIMES):
             _check_least(key, getattr(self, key), 0)
         if self.moe_backend not in MOE_BACKENDS:
             named = self.moe_backend
@@ -164,6 +166,7 @@ class Engine:
         return {
             "page_size": self.page_tokens(model_len, latent),
             "page_s": self.page_s,
+            "expert_s": self.expert_s,
             "kernel": self.kernel,
             "on_chip": self.on_chip,
             "memory_fraction": self.memory_fraction,

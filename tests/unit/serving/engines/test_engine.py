@@ -30,6 +30,7 @@ def test_every_default_has_a_kind_and_a_source(name: str) -> None:
         (("vllm-tpu-xla", ""), "vllm-tpu-xla"),
         (("sglang-jax", "0.1.0"), "sglang-jax"),
         (("sglang-jax", "main 2026-01-13"), "sglang-jax-2025"),
+        (("sglang-jax", "a85c1ba7"), "sglang-jax-2026-04"),
         (("jax-pope", ""), "jax"),
     ],
 )

@@ -98,6 +98,7 @@ def test_what_a_command_of_vllm_means() -> None:
         "kv_dtype": "fp8",
         "page_size": 256,
         "page_s": setup.engine.page_s,
+        "expert_s": 0.0,
         "memory_fraction": 0.92,
         "kernel": "paged",
         "on_chip": True,
