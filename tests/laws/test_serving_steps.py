@@ -15,9 +15,10 @@ from tpusim.plan import ServingPlan
 from tpusim.program import CachedAttentionWork, Compute, MatmulWork, VectorWork, walk_ops
 from tpusim.results import PlanResult
 from tpusim.server import StepLoad
-from tpusim.serving.capacity import cache_room
+from tpusim.serving.capacity import StepMemory, cache_room
 from tpusim.serving.engines import Buckets
-from tpusim.serving.step_table import StepTable
+from tpusim.serving.serve import Server
+from tpusim.serving.step_table import SharedSteps, StepTable
 from tpusim.simulation.plan_run import run_forward
 from tpusim.simulation.serving_run import serve_step
 
@@ -26,6 +27,7 @@ DENSE = ts.models.Transformer(**SMALL)
 WINDOWED = ts.models.Transformer(**SMALL, window=256, global_every=3)
 EXPERTS = ts.models.Transformer(**SMALL, experts=16, experts_per_token=2)
 POD = ts.Slice("v6e", "2x2")
+BIG = ts.Slice("v5p", "2x2x1")
 PLAN = ServingPlan(mesh={"tensor": 4})
 BUCKETS = Buckets(tokens=(16, 64, 256, 1024), rows=(8, 32, 128))
 
@@ -147,6 +149,62 @@ def test_a_step_of_the_table_is_the_simulated_step(
             assert table.step_ps(load) == pytest.approx(
                 table.step(load).timeline.total_ps, rel=1e-6
             )
+
+
+CACHED = [
+    (DENSE, PLAN),
+    (DENSE, replace(PLAN, kernel="dot")),
+    (WINDOWED, ServingPlan(mesh={"attn_data": 2, "tensor": 2})),
+    (EXPERTS, replace(PLAN, expert_parallel=True)),
+    (ts.models.load("deepseek-v2-lite"), PLAN),
+    (ts.models.load("qwen3-next-80b-a3b"), PLAN),
+    (DENSE, replace(PLAN, attention="tokens")),
+]
+"""Models and plans: two kinds of kernels, windows, experts, latents, states, and tokens divided."""
+
+
+@pytest.mark.parametrize(("model", "plan"), CACHED)
+def test_steps_that_caches_of_two_dtypes_share_are_those_of_each(
+    model: ts.models.Transformer, plan: ServingPlan
+) -> None:
+    """To the byte, in either order, and so is the room for the cache."""
+    loads = [StepLoad(8, 8000), StepLoad(2, 512, 60, 900, 30_000), StepLoad(100, 90_000)]
+
+    def times(kv_dtype: str, known: SharedSteps) -> list[Any]:
+        cached, engine = replace(plan, kv_dtype=kv_dtype), ts.Engine.of("vllm-tpu", chip="v6e")
+        server = Server.of(model, cached, BIG, engine, longest=2048, known=known)
+        table = StepTable(model, cached, BIG, BUCKETS, known=known)
+        row = [table.decode_ps(64, 64 * 100, 300, 64), table.decode_ps(1, 10, 500, 1)]
+        return [server.room, *row, *(table.step_ps(load) for load in loads)]
+
+    alone = {dtype: times(dtype, SharedSteps()) for dtype in ("bf16", "fp8")}
+    assert alone["bf16"] != alone["fp8"]
+    for order in (("bf16", "fp8"), ("fp8", "bf16")):
+        known = SharedSteps()
+        assert {dtype: times(dtype, known) for dtype in order} == alone
+        assert [len(each) for each in known.memories.values()] == [1]
+
+
+def test_memory_is_shared_where_any_page_fits() -> None:
+    """Beside a page of more bytes the buffers of a step may lie in another order."""
+    tight = StepMemory(100.0, 90.0, page_elements=3.0, kv_dtype="fp8", others=0.0)
+    assert tight.is_that_of("fp8")
+    assert not tight.is_that_of("bf16")
+    assert replace(tight, hbm_bytes=102.0).is_that_of("bf16")
+    assert tight.room(replace(PLAN, kv_dtype="fp8", memory_fraction=1.0), 1, 1).pages == 3
+
+
+def test_each_bucket_has_its_own_kernels() -> None:
+    """Four devices divide the sequences of a step of 64, and none those of a step of 1.
+
+    With one head of keys, each device otherwise reads all of them.
+    """
+    plan, draw = replace(PLAN, attention="tokens"), [1, 64, 1, 2, 64]
+    table = StepTable(ts.models.Transformer(**SMALL | {"kv_heads": 1}), plan, POD, Buckets())
+    for decodes in draw:
+        load = StepLoad(decodes, decodes * 100_000)
+        assert table.step_ps(load) == pytest.approx(table.step(load).timeline.total_ps, rel=1e-6)
+        assert table.decode_ps(*load[:2], 1, 0) == table.step_ps(load)
 
 
 @pytest.mark.parametrize("model", [DENSE, WINDOWED], ids=["dense", "windowed"])

@@ -6,12 +6,15 @@ from tpusim.base.errors import PlanError
 from tpusim.base.units import format_bytes
 from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.partition import STATE
+from tpusim.partition import DTYPE_BYTES, STATE
 from tpusim.pipeline.serving_step import StepShape
 from tpusim.plan import ServingPlan
 from tpusim.results import PlanResult
 from tpusim.server.step_load import StepLoad
 from tpusim.simulation.serving_run import serve_step
+
+LARGEST_ELEMENT = max(DTYPE_BYTES.values())
+"""Bytes of the widest element that a cache can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,68 @@ class CacheRoom:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """The memory of a step on one device.
+
+    hbm_bytes: that a program can use.
+    step_bytes: weights and activations.
+    page_elements: keys and values of a page of the cache, all layers together.
+    kv_dtype: of the cache of the step.
+    others: bytes of states that are no cache, of all sequences.
+    """
+
+    hbm_bytes: float
+    step_bytes: float
+    page_elements: float
+    kv_dtype: str
+    others: float
+
+    @classmethod
+    def of(
+        cls, model: Architecture, plan: ServingPlan, pod: Slice, tokens: int, rows: int
+    ) -> "StepMemory":
+        """Return the memory of a step. Raise PlanError for a plan that the model does not admit.
+
+        tokens, rows: of the step of a rank.
+        """
+        load = StepLoad(0, 0, tokens, tokens, tokens)
+        step = serve_step(model, plan, pod, load, StepShape(tokens=tokens, rows=rows))
+        cache, others = _states(step)
+        return cls(
+            hbm_bytes=step.hbm_bytes,
+            step_bytes=step.hbm_peak_bytes - cache - others,
+            page_elements=cache / DTYPE_BYTES[plan.kv_dtype],
+            kv_dtype=plan.kv_dtype,
+            others=others,
+        )
+
+    def is_that_of(self, kv_dtype: str) -> bool:
+        """Return True if a step with a cache of `kv_dtype` has the same memory beside it.
+
+        The order of buffers depends on whether all of them fit, so any page has to.
+        """
+        largest = self.step_bytes + self.others + self.page_elements * LARGEST_ELEMENT
+        return kv_dtype == self.kv_dtype or largest <= self.hbm_bytes
+
+    def room(self, plan: ServingPlan, rows: int, longest: int) -> CacheRoom:
+        """Return the room for a cache; see `cache_room`."""
+        cache = self.page_elements * DTYPE_BYTES[plan.kv_dtype]
+        room = CacheRoom(
+            usable_bytes=self.hbm_bytes * plan.memory_fraction,
+            step_bytes=self.step_bytes,
+            page_bytes=cache,
+            page_size=plan.page_size,
+            state_bytes=self.others / rows,
+            sequences=rows,
+        )
+        if not self.others:
+            return room
+        keys = -(-longest // plan.page_size) * cache
+        free = room.usable_bytes - room.step_bytes
+        return replace(room, sequences=max(1, min(rows, int(free // (room.state_bytes + keys)))))
+
+
 def cache_room(
     model: Architecture, plan: ServingPlan, pod: Slice, *, tokens: int, rows: int, longest: int = 1
 ) -> CacheRoom:
@@ -69,22 +134,7 @@ def cache_room(
 
     Raise PlanError for a plan that the model does not admit.
     """
-    load = StepLoad(0, 0, tokens, tokens, tokens)
-    step = serve_step(model, plan, pod, load, StepShape(tokens=tokens, rows=rows))
-    cache, others = _states(step)
-    room = CacheRoom(
-        usable_bytes=step.hbm_bytes * plan.memory_fraction,
-        step_bytes=step.hbm_peak_bytes - cache - others,
-        page_bytes=cache,
-        page_size=plan.page_size,
-        state_bytes=others / rows,
-        sequences=rows,
-    )
-    if not others:
-        return room
-    keys = -(-longest // plan.page_size) * cache
-    free = room.usable_bytes - room.step_bytes
-    return replace(room, sequences=max(1, min(rows, int(free // (room.state_bytes + keys)))))
+    return StepMemory.of(model, plan, pod, tokens, rows).room(plan, rows, longest)
 
 
 def _states(step: PlanResult) -> tuple[float, float]:

@@ -28,6 +28,11 @@ SECONDS_AN_HOUR = 3600
 OPTIONS = tuple(each.name for each in fields(ServerOptions))
 """What `ts.serve` takes of a server besides plan and engine."""
 
+NOT_OF_STEPS = ("kv_dtype", "memory_fraction")
+"""Keys of a plan that change no step but for its attention kernels."""
+
+OF_STEPS = tuple(each.name for each in fields(ServingPlan) if each.name not in NOT_OF_STEPS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration(ServerOptions):
@@ -129,8 +134,8 @@ class Configuration(ServerOptions):
     @property
     def step_key(self) -> tuple[Any, ...]:
         """What the steps depend on besides the model: servers with equal keys share `known`."""
-        plan = replace(self.plan, memory_fraction=1.0)
-        return repr(plan), self.pod, self.drafted, self.engine.routes_padding
+        plan = [repr(getattr(self.plan, name)) for name in OF_STEPS]
+        return *plan, self.pod, self.drafted, self.engine.routes_padding
 
     def served(self, server: Server, traffic: Traffic, watch: Watch | None = None) -> Served:
         """Simulate the traffic on replicas of a `server` of this configuration.

@@ -16,7 +16,7 @@ from tpusim.server import DecodePool, Outage, Policy, Served
 from tpusim.server import serve as serve_requests
 from tpusim.server.replica_pool import Router
 from tpusim.server.step_load import StepLoad
-from tpusim.serving.capacity import CacheRoom, cache_room, needed_pages
+from tpusim.serving.capacity import CacheRoom, needed_pages
 from tpusim.serving.decode_server import CacheTransfer, DecodeServer
 from tpusim.serving.engines import Engine
 from tpusim.serving.metrics import answered
@@ -56,7 +56,8 @@ class Server:
 
         longest: tokens of the longest request, which the cache must hold.
         drafted, accepted: see `Policy`.
-        known: steps of the same model, plan, slice and `drafted` that were simulated before.
+        known: steps of the same model, plan (but for `kv_dtype`), slice and `drafted` that were
+            simulated before.
 
         Raise PlanError for a plan that the model does not admit, and for a cache that cannot hold
         the longest request.
@@ -66,11 +67,7 @@ class Server:
         most = max((engine.max_num_batched_tokens, *buckets.tokens))
         rows = max((engine.rank_seqs(ranks), *buckets.rows, *buckets.decodes))
         known = known or SharedSteps()
-        size = (most, rows, longest, plan.memory_fraction)
-        room = known.rooms.get(size)
-        if room is None:
-            room = cache_room(model, plan, pod, tokens=most, rows=rows, longest=longest)
-            known.rooms[size] = room
+        room = known.memory(model, plan, pod, most, rows).room(plan, rows, longest)
         engine = engine.changed(max_num_seqs=_sequences(engine, room, ranks))
         policy = engine.policy(
             pages=needed_pages(room, longest, model.name),

@@ -46,6 +46,9 @@ LIKELY, NEAREST = 48, 4
 """Servers of which a few requests, and then all, are simulated to say which is the nearest, where
 none meets the targets."""
 
+UNBOUNDED = {**dict.fromkeys(LATENCIES, 0.0), OUTPUT: float("inf")}
+"""Bounds of what targets are of, where nothing is known."""
+
 Rank: TypeAlias = tuple[float, ...]
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -93,11 +96,13 @@ class _Candidate:
 
     server: before its traffic; None before it is first taken up.
     bounds: of its latencies and work, likewise.
+    least: bounds of what targets are of, by name.
     """
 
     configuration: Configuration
     server: Server | None = None
     bounds: ServerBounds | None = None
+    least: Mapping[str, float] = field(default_factory=lambda: UNBOUNDED)
     begun: bool = False
     strain: float = 0.0
 
@@ -164,10 +169,8 @@ class _Hunt:
 
     def _rank(self, candidate: _Candidate) -> Rank:
         """Return a lower bound of the rank of a candidate."""
-        values = {**dict.fromkeys(LATENCIES, 0.0), OUTPUT: float("inf")}
-        if candidate.bounds is not None:
-            values = candidate.bounds.values()
-        ranked = (objective_value(name, candidate.configuration, values) for name in self.names)
+        least, configuration = candidate.least, candidate.configuration
+        ranked = (objective_value(name, configuration, least) for name in self.names)
         return (*ranked, candidate.strain)
 
     def _beaten(self, rank: Rank) -> bool:
@@ -198,8 +201,8 @@ class _Hunt:
 
     def _rules_out(self, candidate: _Candidate, bounds: ServerBounds, how: str) -> bool:
         """Return whether bounds of a candidate say that it misses a target."""
-        values = bounds.values()
         candidate.bounds = bounds
+        candidate.least = values = bounds.values()
         candidate.strain = self.targets.strain(values)
         if not bounds.saturated and candidate.strain <= 1:
             return False

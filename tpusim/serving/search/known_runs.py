@@ -105,8 +105,8 @@ def found_in(served: Served, traffic: Traffic) -> Found:
 def _others(chosen: Configuration, server: Server) -> tuple[Hashable, ...]:
     """Return all that the simulation of a server depends on, but for limits and buckets."""
     policy = replace(server.policy, max_num_seqs=1, max_num_batched_tokens=1, pages=1)
-    cache = server.steps.buckets.cache
-    return chosen.step_key, policy, cache, chosen.replicas, chosen.router, chosen.ready_s
+    cache = chosen.plan.kv_dtype, server.steps.buckets.cache
+    return chosen.step_key, policy, *cache, chosen.replicas, chosen.router, chosen.ready_s
 
 
 def same_run(one: Server, other: Server, peak: PeakUse) -> bool:
