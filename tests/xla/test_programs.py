@@ -18,9 +18,16 @@ FRESH = (
     "decode_7x_2x2x1",
     *map(
         thorough,
-        ("moe_v6e_4x4", "pipeline_v6e_4x4", "convolution_v5e_4x4", "decode_v6e_2x2", "decoder_v4_2x2x1", "encoder_v5p_2x2x4"),
+        (
+            "moe_v6e_4x4",
+            "pipeline_v6e_4x4",
+            "convolution_v5e_4x4",
+            "decode_v6e_2x2",
+            "decoder_v4_2x2x1",
+            "encoder_v5p_2x2x4",
+        ),
     ),
-)  # fmt: skip
+)
 """Compiled to the end, which takes half a minute each."""
 
 pytestmark = [
