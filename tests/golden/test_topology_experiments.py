@@ -42,6 +42,7 @@ def twisted() -> pandas.DataFrame:
     return experiment("all_to_all").twists(("4x4x8", "4x8x8")).set_index("shape")
 
 
+@pytest.mark.thorough
 def test_the_revised_plan_is_faster_as_published(quick: pandas.Series) -> None:
     """Faster by more than a half, and by the sharding: the shapes are within 5 %."""
     assert quick["first_to_best"] > 1.5

@@ -290,6 +290,7 @@ def test_windows_of_the_timeline_are_parts_of_the_step(seed: int) -> None:
         assert sum(end - start for start, end, _ in shown) == window.end_ps - window.start_ps
 
 
+@pytest.mark.thorough
 def test_every_kind_is_among_the_few() -> None:
     """In the normal run too: pipelines, slices, experts, slow parts, hosts and replays."""
     runs = [result(seed) for seed in range(24) if seed % 12 != 3]

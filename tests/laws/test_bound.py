@@ -93,7 +93,7 @@ def shares(kind: str, numbers: range) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("block", seeds(50, default=1))
-@pytest.mark.parametrize("kind", sample(KINDS, 4))
+@pytest.mark.parametrize("kind", sample(KINDS, 8))
 def test_the_bounds_of_random_plans_are_below_their_steps_but_not_far(
     kind: str, block: int
 ) -> None:
@@ -167,7 +167,7 @@ def least_of_any(
     return found
 
 
-@pytest.mark.parametrize(("chip", "shape"), sample(TORUSES, 12))
+@pytest.mark.parametrize(("chip", "shape"), sample(TORUSES, 24))
 def test_no_placement_has_a_collective_faster_than_the_least(chip: str, shape: str) -> None:
     pod = Slice(chip, shape)
     answers = GroupAnswers((pod,))
@@ -283,6 +283,7 @@ def test_the_bound_of_many_plans_with_muon_is_that_of_each() -> None:
     assert np.allclose(together, [bound(model, *each) for each in plans], rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1200, thorough(4000)])
 def test_thousands_of_refused_plans_are_bounded_together(
     size: int, monkeypatch: pytest.MonkeyPatch

@@ -100,7 +100,7 @@ def of_lane(timeline: Timeline, lane: int, names: dict[str, int]) -> tuple[Any, 
     return timeline.lanes[lane][1], spans, links, timeline.memory[lane][:3]
 
 
-@pytest.mark.parametrize("seed", seeds(200, default=2))
+@pytest.mark.parametrize("seed", seeds(200, default=1))
 def test_folded_is_unfolded(seed: int) -> None:
     folded, unfolded = both(seed)
     assert folded.total_ps == unfolded.total_ps

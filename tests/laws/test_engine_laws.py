@@ -162,6 +162,7 @@ def test_the_same_input_gives_the_same_timeline() -> None:
     assert run([program]) == run([program])
 
 
+@pytest.mark.thorough
 def test_hash_seeds_do_not_matter() -> None:
     script = (
         "from random_programs import Generator; from tpusim.engine import run\n"

@@ -52,6 +52,7 @@ def test_folded_is_unfolded(seed: int) -> None:
     assert levels(folded) == levels(unfolded)
 
 
+@pytest.mark.thorough
 def test_periods_of_several_trips_occur() -> None:
     folds = [fold for seed in SEEDS for fold in both(seed)[0].stats.folds]
     assert max(fold.trips for fold in folds) > 1

@@ -211,6 +211,7 @@ def in_plane(moves: CollectiveMoves, plane: int, planes: int) -> CollectiveMoves
     )
 
 
+@pytest.mark.thorough
 def test_hash_seeds_do_not_matter() -> None:
     script = (
         "from test_hops_engine import crossings, random_program\n"

@@ -136,6 +136,7 @@ def test_hosts_that_are_alike_are_one() -> None:
     assert (one.step_ps, one.steps, one.first_ps) == (many.step_ps, many.steps, many.first_ps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("load", [0.5])
 def test_the_queue_of_poisson_arrivals(load: float) -> None:
     """M/D/1: `load^2 / 2 (1 - load)` wait on average (Pollaczek and Khinchine)."""
@@ -146,6 +147,7 @@ def test_the_queue_of_poisson_arrivals(load: float) -> None:
     assert found.uses[1].queue == pytest.approx(load**2 / 2 / (1 - load), rel=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("prefetch", "stages"), [thorough(1, 3), (4, 3), thorough(6, 2)])
 def test_the_throughput_of_tandem_queues(prefetch: int, stages: int) -> None:
     """n jobs in a circle of m exponential servers: `n / (n + m - 1)` each (Gordon and Newell)."""

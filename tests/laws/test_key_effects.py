@@ -111,7 +111,7 @@ def notes_on(result: PlanResult, key: str) -> Iterator[str]:
 PAIRS = [(model, base) for base in range(len(BASES)) for model in SMALL_MODELS]
 
 
-@pytest.mark.parametrize(("model", "base"), sample(PAIRS, 200))
+@pytest.mark.parametrize(("model", "base"), sample(PAIRS, 400))
 def test_a_key_changes_the_step_or_is_noted(model: Architecture, base: int) -> None:
     before = result_of(model, base)
     if before is None:

@@ -36,7 +36,7 @@ def replayed(file: str, costs: str = "model", fold: bool = True) -> ReplayResult
 
 
 each_file = pytest.mark.parametrize("file", sorted(FILES))
-a_few_files = pytest.mark.parametrize("file", sample(sorted(FILES), every=14))
+a_few_files = pytest.mark.parametrize("file", sample(sorted(FILES), every=40))
 
 
 @each_file

@@ -88,7 +88,7 @@ def every_result(space: PlanSpace) -> Iterator[Result]:
 
 
 @pytest.mark.parametrize("seed", seeds(40, default=1))
-@pytest.mark.parametrize("kind", sample(MODELS, 2))
+@pytest.mark.parametrize("kind", sample(MODELS, 6))
 def test_a_search_over_values_inside_a_mesh_is_a_sweep(kind: str, seed: int) -> None:
     try:
         space = random_space(kind, random.Random(f"{kind} {seed}"))
@@ -107,7 +107,7 @@ def test_a_search_over_values_inside_a_mesh_is_a_sweep(kind: str, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", seeds(40, default=1))
-@pytest.mark.parametrize("kind", sample(MODELS, 2))
+@pytest.mark.parametrize("kind", sample(MODELS, 6))
 def test_bounds_of_values_inside_a_mesh_are_below_their_steps(kind: str, seed: int) -> None:
     rng = random.Random(f"bounds of {kind} {seed}")
     try:

@@ -35,14 +35,14 @@ VARIED: list[dict[str, list[object]]] = [
 SPACES = [(slices, number) for number in range(len(VARIED)) for slices in SLICES]
 """Twenty spaces: slices, and the number of what varies."""
 
-DEFAULT_SPACES = SPACES[::7]
+DEFAULT_SPACES = SPACES[::14]
 ASKED = [
     (*space, name) if (at + SPACES.index(space)) % 6 == 0 and space in DEFAULT_SPACES
     else thorough(*space, name)
     for space in SPACES
     for at, name in enumerate(OBJECTIVES)
 ]  # fmt: skip
-"""Each space with each objective; by default three spaces, with each sixth objective."""
+"""Each space with each objective; by default two spaces, with each sixth objective."""
 
 RUN = TrainingRun(tokens=3e8, compile_s=20.0, checkpoints=Checkpoints(every=500, mode="blocking"))
 PAIRS = list(combinations(OBJECTIVES, 2))
@@ -88,8 +88,8 @@ def test_the_best_plans_are_those_of_all(slices: str, number: int, objective: st
     assert [each.values[0] for each in found.best] == near(values[:3])
 
 
-@pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[-1], *(thorough(pair) for pair in PAIRS[1:-1])])
-@pytest.mark.parametrize(("slices", "number"), sample(SPACES, 7))
+@pytest.mark.parametrize("pair", [PAIRS[0], *map(thorough, PAIRS[1:])])
+@pytest.mark.parametrize(("slices", "number"), sample(SPACES, 14))
 def test_a_front_is_that_of_all(slices: str, number: int, pair: tuple[str, str]) -> None:
     values = {tuple(each[name] for name in pair) for each in every_value(slices, number)}
     front = sorted(

@@ -53,7 +53,7 @@ class TableCosts(AffineCosts):
         return steps * (self.one(decodes, context) + last) // 2
 
 
-@pytest.mark.parametrize("share", [0.5, 0.95, 1.0, 1.05])
+@pytest.mark.parametrize("share", [thorough(0.5), 0.95, thorough(1.0), 1.05])
 def test_interpolated_runs_agree_within_one_percent(share: float) -> None:
     policy = Policy(pages=400, page_size=16, max_num_seqs=16, max_num_batched_tokens=512)
     busy = serve(poisson(1500, 1e6), policy, TableCosts())

@@ -72,7 +72,7 @@ def forget() -> None:
         known.cache_clear()
 
 
-@pytest.mark.parametrize("seed", seeds(560, default=3))
+@pytest.mark.parametrize("seed", seeds(560, default=1))
 def test_shared_programs_are_those_of_each_placement_alone(seed: int) -> None:
     """The whole step, its stages and its bodies are shared by what their lowering asked."""
     found = []
@@ -88,7 +88,7 @@ def test_shared_programs_are_those_of_each_placement_alone(seed: int) -> None:
             assert shared == step.lower(asked_place(step.pod, at, choices_of(step.plan)))
 
 
-@pytest.mark.parametrize("seed", seeds(100, default=7))
+@pytest.mark.parametrize("seed", seeds(100, default=2))
 def test_a_shared_partitioned_graph_is_that_of_each_plan_alone(seed: int) -> None:
     for model, plan, _ in alike(seed):
         try:

@@ -76,6 +76,7 @@ CHIPS: dict[str, Any] = {"duration_s": 600.0, "per_day": 0.5, "compute": 0.7}
 PAUSES: dict[str, Any] = {"per_hour": 30.0, "seconds": 1.0, "lead_s": 0.0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cause", "given", "key", "values"),
     [

@@ -41,7 +41,7 @@ def test_a_random_sweep_has_a_row_for_every_plan(seed: int) -> None:
     assert table[table["status"] == "refused"]["step_time_s"].isna().all()
 
 
-@pytest.mark.parametrize("seed", seeds(24))
+@pytest.mark.parametrize("seed", seeds(24, default=1))
 def test_every_row_of_a_random_sweep_is_the_plan_that_was_tried(seed: int) -> None:
     """Also in a frame with gaps, whose whole numbers are floats, and of refused plans."""
     rng = random.Random(seed)

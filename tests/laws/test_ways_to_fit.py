@@ -52,7 +52,7 @@ def changed(result: PlanResult, way: WayToFit) -> tuple[Plan, Slice]:
     return changed_plan(result.plan, plan), result.pod.changed(shape=shape)
 
 
-@pytest.mark.parametrize("seed", seeds(300, default=4))
+@pytest.mark.parametrize("seed", seeds(300, default=1))
 def test_settings_give_what_a_way_says(seed: int) -> None:
     if (found := tight(seed)) is None:
         return

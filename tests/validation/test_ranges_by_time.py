@@ -40,6 +40,7 @@ def test_their_width_is_bounded() -> None:
     assert median(widths) <= 0.2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("date", counted.DATES)
 def test_only_runs_published_later_are_judged(date: str) -> None:
     found = counted.judged(date, counted.CONSTANTS)

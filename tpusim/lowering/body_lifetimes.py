@@ -218,7 +218,9 @@ class BodyLifetimes:
         left = self.saved.pop(key, None)
         if left is None or end is not None:
             taken = self.memory.alloc(whole if whole and end is not None else key)
-            self.lives[place].allocs.append(replace(taken, tensor=key))
+            self.lives[place].allocs.append(
+                taken if taken.tensor == key else replace(taken, tensor=key)
+            )
         if left is not None:
             self.lives[place].allocs.append(left)
         self._give_back(key, end)

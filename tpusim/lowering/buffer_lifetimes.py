@@ -142,6 +142,8 @@ class BufferLifetimes:
         self.ahead: dict[str, Alloc] = {}
         self.inside: Collection[str] = ()
         self._saved: dict[str, str] = {}
+        self._bytes: dict[str, Number] = {}
+        self._allocs: dict[str, Alloc] = {}
         self._kernels = _Kernels.of(nodes)
         self._matrices = _matrices(nodes)
         self._observed = observed
@@ -219,10 +221,19 @@ class BufferLifetimes:
 
     def size(self, key: str) -> Number:
         """Return the bytes of a buffer on one device."""
-        return buffer_bytes(self.buffers[key], self.sizes)
+        found = self._bytes.get(key)
+        if found is None:
+            found = self._bytes[key] = buffer_bytes(self.buffers[key], self.sizes)
+        return found
 
     def alloc(self, key: str) -> Alloc:
         """Return the allocation of a buffer; finished gradients have the dtype of their stacks."""
+        found = self._allocs.get(key)
+        if found is None:
+            found = self._allocs[key] = self._allocated(key)
+        return found
+
+    def _allocated(self, key: str) -> Alloc:
         buffer = self.buffers[key]
         one = Alloc(key, self.size(key), buffer.category, padding_bytes(buffer, self.sizes))
         if key in self._kernels.tensors:

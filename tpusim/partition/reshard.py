@@ -43,8 +43,10 @@ def reshard(
     An all-reduce that crosses slices is divided within the slice over the dimension whose index
     `spare` returns. It depends on sizes, so it is called only for such an all-reduce.
     """
+    if source == target and not partial:
+        return
     now = source
-    for step in _sums(source, partial, target, spare):
+    for step in _sums(source, partial, target, spare) if partial else ():
         yield step
         now = step.after
     wanted = set(_flat(target))

@@ -102,6 +102,7 @@ def test_the_range_narrows_near_what_was_measured(slow: list[Path]) -> None:
     assert own.low < 1 < own.high
 
 
+@pytest.mark.thorough
 def test_a_profile_becomes_factors(tmp_path: Path) -> None:
     """The profile of a step that was simulated with factors, of which the file knows nothing."""
     truth = {"matmul": 1.12, "vector": 1.1, "hbm": 0.93, "attention": 0.9, "all-gather": 1.2}

@@ -62,6 +62,7 @@ def test_a_printed_key_is_a_setting(
         assert said(["simulate", path, *words], capsys)[0] == 0, words
 
 
+@pytest.mark.thorough
 def test_top_is_the_number_of_changes_of_each_kind(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -254,6 +254,7 @@ FEW = ("--set", "sweep.vary={}")
 """Five plans."""
 
 
+@pytest.mark.thorough
 def test_a_bar_on_a_terminal_and_nothing_in_a_pipe(path: str) -> None:
     command = [sys.executable, "-m", "tpusim", "sweep", path, "--workers", "1", *FEW]
     out, shown = on_a_terminal(command)

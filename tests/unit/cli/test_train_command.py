@@ -115,6 +115,7 @@ def test_a_file_without_train_and_a_folder_for_two(
     assert (code, "--out is for one run, and 2 are given" in error) == (2, True)
 
 
+@pytest.mark.thorough
 def test_advice_stands_below_the_report_and_loses_no_files(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ def by_hand(
     return written(folder, space.xspace())
 
 
-@pytest.mark.parametrize("name", sample(PROGRAM_NAMES, 4))
+@pytest.mark.parametrize("name", sample(PROGRAM_NAMES, 14))
 def test_a_profile_of_a_replay_differs_from_it_in_nothing(name: str, tmp_path: Path) -> None:
     """By instruction and layer, to the picosecond; only the pause between steps is no part."""
     compiled, result = replayed(name)

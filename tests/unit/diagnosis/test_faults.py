@@ -140,7 +140,7 @@ def test_a_fault_is_found_against_a_plan_too(tmp_path: Path) -> None:
     assert first.text.startswith("collectives over fsdp are exposed for")
 
 
-@pytest.mark.parametrize("name", sample(CASES, 4))
+@pytest.mark.parametrize("name", sample(CASES, 9))
 def test_the_fault_is_the_first_sentence(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "step.xplane.pb"
     path.write_bytes(profile_of(case, seed=len(name)))

@@ -115,6 +115,7 @@ def test_spares_are_the_fewest_that_reach_their_targets() -> None:
         assert reached == [False, True]
 
 
+@pytest.mark.thorough
 def test_the_same_question_has_the_same_answer() -> None:
     assert str(ts.availability("v6e", "4x8")) == str(ts.availability("v6e", "4x8"))
 

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from extent import thorough
 
 from tpusim.costs import CollectiveRoute, SliceLinks, route
 from tpusim.hardware import Slice, Span, degraded
@@ -122,7 +123,7 @@ def test_half_way_round_the_sign_is_that_of_the_parity() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", [CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER])
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_TO_ALL, thorough(CollectiveKind.ALL_GATHER)])
 def test_rerouted_messages_deliver_the_same_bytes(shape: str, kind: CollectiveKind) -> None:
     pod = degraded(Slice("v4", shape), "switch", 1)
     if kind is CollectiveKind.ALL_TO_ALL and pod.chips > 128:

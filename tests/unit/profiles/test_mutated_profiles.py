@@ -17,6 +17,7 @@ UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 LONGEST_S = 10.0
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("count", "seed"), [(60, 0), thorough(2000, 1)])
 def test_each_is_read_or_gets_a_sentence(count: int, seed: int, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def steps(folder: Path, *faults: Fault, **settings: object) -> tuple[list[float]
     return [each / total for each in mine["duration_ps"]], [gap / 1e12 for gap in gaps]
 
 
+@pytest.mark.thorough
 def test_faults_are_where_they_should_be(tmp_path: Path) -> None:
     def shape(lengths: Sequence[float], gaps: Sequence[float]) -> tuple[list[bool], list[float]]:
         return [length > 1.01 for length in lengths], [round(gap, 4) for gap in gaps]
@@ -120,6 +121,7 @@ def test_noise_and_factors_change_what_they_say(tmp_path: Path) -> None:
     assert lengths == pytest.approx([1 + 0.1 * share] * 5, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_no_folder_of_the_hlo_reaches_a_report(tmp_path: Path) -> None:
     result, compiled = replayed("plain/scan_mlp_v5e_2x2")
     moved = compiled.hlo.replace("tests/data/hlo/", "/home/ann smith/data/")

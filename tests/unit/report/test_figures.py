@@ -119,6 +119,7 @@ def registered() -> Iterator[None]:
     FIGURES.update(before)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("registered", "unadvised")
 def test_a_figure_of_the_users_own_is_in_the_report(tmp_path: Path) -> None:
     def data(result: Result) -> float:

@@ -77,6 +77,7 @@ def test_matplotlib_loads_with_the_first_figure() -> None:
     assert ran.stdout == "False\n"
 
 
+@pytest.mark.thorough
 def test_a_notebook_shows_figures_but_those_of_files(
     result: ts.Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_notebook_shows_figures_but_those_of_files(
     assert ts.plot.breakdown(result).figure is shown[0]
 
 
+@pytest.mark.thorough
 def test_files_look_the_same_whatever_matplotlib_is_told(result: ts.Result) -> None:
     """As with a user's matplotlibrc, which sets the same parameters."""
     usual = figure_bytes(result)

@@ -153,6 +153,7 @@ def test_the_figure_is_drawn_where_one_wants_it() -> None:
     assert mine.patches
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unadvised")
 def test_a_name_with_dollars_is_not_mathematics(tmp_path: Path) -> None:
     model = ts.models.Transformer(

@@ -462,6 +462,7 @@ print([name for name in sys.modules if name.startswith(("tpusim.report.html", "j
 """
 
 
+@pytest.mark.thorough
 def test_files_without_the_page_load_nothing_of_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "out")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

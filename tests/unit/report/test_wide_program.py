@@ -20,6 +20,7 @@ def _wide(request: pytest.FixtureRequest) -> ReplayResult:
     return wide_replay(request.param)
 
 
+@pytest.mark.thorough
 def test_a_page_stays_short(wide: ReplayResult) -> None:
     page, opened = report_page(wide), list[str]()
     parser = HTMLParser()

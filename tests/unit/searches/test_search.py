@@ -59,7 +59,7 @@ def every_step(slices: str, number: int, given: Input | None = None) -> list[tup
     return found
 
 
-@pytest.mark.parametrize(("slices", "number"), sample(SPACES, 10))
+@pytest.mark.parametrize(("slices", "number"), sample(SPACES, 20))
 def test_a_search_is_an_exhaustive_sweep(slices: str, number: int) -> None:
     space = small_space(slices, number)
     every = every_step(slices, number)
@@ -72,6 +72,7 @@ def test_a_search_is_an_exhaustive_sweep(slices: str, number: int) -> None:
     assert best.values[0] == pytest.approx(min(each for _, each in every), rel=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [0, thorough(4)])
 def test_a_search_beside_hosts_is_an_exhaustive_sweep(number: int) -> None:
     """Some plans wait for their hosts and others do not, and two slices have other hosts."""

@@ -52,6 +52,7 @@ def test_other_policies_and_batches_are_tried() -> None:
     assert found["half the global batch (16)"] == {"global_batch": 16}
 
 
+@pytest.mark.thorough
 def test_a_mesh_with_a_given_placement_gets_the_one_that_was_found() -> None:
     plan = plan_of({"fsdp": 4, "tensor": 4}, placement={"fsdp": ["x"], "tensor": ["y"]})
     advice = simulate(small(), plan, V5E).advice(quick=True)
@@ -130,6 +131,7 @@ def test_a_rate_gains_as_much_as_itself_at_most(saves: float) -> None:
     assert sentence(saves, kind=ChangeKind.MACHINE).endswith("(simulated)")
 
 
+@pytest.mark.thorough
 def test_no_change_of_a_plan_that_does_not_fit_needs_more_memory() -> None:
     plan = ts.Plan(mesh={"fsdp": 16}, seq_len=4096, global_batch=512, remat="full")
     result = ts.simulate("llama3.1-8b", plan, "v5e-16")

@@ -156,6 +156,7 @@ def test_the_shuffle_buffer_delays_the_first_batch_alone() -> None:
     assert shuffled.input.first_batch_s > plain.input.first_batch_s + 1
 
 
+@pytest.mark.thorough
 def test_reads_that_vary_have_no_steady_state() -> None:
     even = {"readers": 4, "prefetch": 1}
     found = fed(**even, read_variation=1.0)
@@ -208,6 +209,7 @@ def test_advice_keeps_the_input() -> None:
     assert all(abs(change.saves) < 1e-3 for change in changes if change.kind == "machine")
 
 
+@pytest.mark.thorough
 def test_advice_on_a_starved_step_names_what_feeds_it() -> None:
     """Twice the threads halve a step that decoding starves, and more prefetch is worth nothing."""
     found = fed(workers=4, prefetch=4)

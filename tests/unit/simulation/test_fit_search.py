@@ -31,6 +31,7 @@ def ways_of(result: PlanResult) -> WaysToFit:
     return found
 
 
+@pytest.mark.thorough
 def test_deepseek_on_half_the_chips_fits_with_smaller_buffers_and_one_change_more() -> None:
     result = simulate("deepseek-v3", ts.Plan(**MOE), "7x:4x4x8")
     assert result.fit is Fit.TOO_LARGE
@@ -46,6 +47,7 @@ def test_a_plan_that_fits_has_no_way() -> None:
     assert result.ways_to_fit() is None
 
 
+@pytest.mark.thorough
 def test_the_last_answer_is_kept() -> None:
     model, plan = ts.models.load("llama3-8b"), ts.Plan(mesh={"fsdp": 16}, **LONG)
     result = simulate(model, plan, "v5e-16")
@@ -85,6 +87,7 @@ def test_what_there_is_room_for_is_saved_again() -> None:
     assert bare.hbm_peak_bytes <= first.hbm_peak_bytes
 
 
+@pytest.mark.thorough
 def test_offloading_needs_room_on_the_hosts() -> None:
     result = tight(simulate(small(), plan_of({"fsdp": 16}, global_batch=16), "v5e-16"), 0.9)
     full = result.pod.chip.replace(host_bytes=1.0)
@@ -102,6 +105,7 @@ def test_where_nothing_fits_the_reason_is_given() -> None:
         assert f"to fit      none of {ways.tried} plans" in str(result)
 
 
+@pytest.mark.thorough
 def test_a_given_placement_stays_or_is_given_again() -> None:
     plan = plan_of({"fsdp": 4, "tensor": 4}, placement={"fsdp": ["x"], "tensor": ["y"]})
     result = tight(simulate(small(), plan, "v5e:4x4"), 0.6)
@@ -111,6 +115,7 @@ def test_a_given_placement_stays_or_is_given_again() -> None:
         assert again.step_time_s == way.step_time_s
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("remat", [thorough("full"), "none"])
 def test_the_search_ends_after_a_few_seconds(remat: str) -> None:
     """The layers of gemma2-27b have many operations; the bound is that of a busy machine."""
@@ -121,6 +126,7 @@ def test_the_search_ends_after_a_few_seconds(remat: str) -> None:
     assert time.process_time() - began < 8
 
 
+@pytest.mark.thorough
 def test_the_reason_names_what_needs_least_and_the_largest_slice() -> None:
     plan = ts.Plan(mesh={"fsdp": 256}, seq_len=8192, global_batch=256)
     ways = ways_of(simulate("deepseek-v3", plan, "v5e-256"))

@@ -64,6 +64,7 @@ def test_no_change_of_a_proposal_is_idle() -> None:
         assert ts.simulate(base.model, plan, base.pod).step_time_s > first.step_time_s
 
 
+@pytest.mark.thorough
 def test_a_plan_that_does_not_fit_gets_one_that_does() -> None:
     base = dense(remat="none", global_batch=64)
     assert base.fit is Fit.TOO_LARGE

@@ -72,6 +72,7 @@ def test_the_command_prints_who_waits_for_whom(
     assert unfolded[:cut] == out[:cut]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("undrawn")
 def test_a_report_has_slow_parts_and_classes(tmp_path: Path) -> None:
     found = result()

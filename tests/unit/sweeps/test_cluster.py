@@ -127,6 +127,7 @@ def test_the_command_has_the_table_of_one_machine(
     assert len(read_parquet(out)) == 5
 
 
+@pytest.mark.thorough
 def test_a_cluster_without_workers_is_a_sentence(tmp_path: Path) -> None:
     with (
         running(tmp_path, 0) as (address, *_),

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tpusim as ts
 from tpusim.base import format_seconds
 
@@ -12,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "experiments" / "mesh_shapes"
 
 
+@pytest.mark.thorough
 def test_the_quick_experiment_writes_its_table_and_figures(tmp_path: Path) -> None:
     script = [sys.executable, str(FOLDER / "run.py"), "--quick", "--workers", "1"]
     answer = subprocess.run(

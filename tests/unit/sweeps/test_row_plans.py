@@ -39,6 +39,7 @@ def test_a_row_is_the_plan_that_was_tried() -> None:
     assert [given.plan(row) for row in frame.to_dict("records")] == [each.plan for each in tried]
 
 
+@pytest.mark.thorough
 def test_a_row_that_was_read_from_a_file_is_too(tmp_path: Path) -> None:
     given = space(vary={"remat": ["full", "none"], "save": [[], ["q", "k"]]})
     frame = frame_of(given)

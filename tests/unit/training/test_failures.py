@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from extent import thorough
 
 import tpusim as ts
 from tpusim.base import TpusimError
@@ -76,9 +77,9 @@ def test_units_are_those_of_the_machine() -> None:
         ({"spares": 0}, {}, {"spares": 4}),
         ({"compile_s": 600}, {}, {"compile_s": 0}),
         ({"causes": OFTEN | {"job": 10}}, {}, {"causes": OFTEN}),
-        ({"replace_s": 2000}, {}, {"replace_s": 10}),
-        ({"restore_s": 900}, {}, {"restore_s": 10}),
-        ({"restart_s": 900}, {}, {"restart_s": 10}),
+        thorough({"replace_s": 2000}, {}, {"replace_s": 10}),
+        thorough({"restore_s": 900}, {}, {"restore_s": 10}),
+        thorough({"restart_s": 900}, {}, {"restart_s": 10}),
     ],
 )
 def test_what_helps_shortens_the_run(
@@ -90,6 +91,7 @@ def test_what_helps_shortens_the_run(
     assert after < before
 
 
+@pytest.mark.thorough
 def test_copies_in_memory_and_their_peers_save_steps() -> None:
     def lost(**saves: Any) -> float:
         checkpoints = Checkpoints(every=500, time_s=20.0, **saves)

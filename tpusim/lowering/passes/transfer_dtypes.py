@@ -103,6 +103,8 @@ def insert_casts(entries: Sequence[Entry], buffers: dict[str, Buffer]) -> list[E
         if collective.purpose is Purpose.WEIGHT and buffers[collective.writes[0]].dtype != COMPUTE
         for key in collective.writes
     }
+    if not weights:
+        return list(entries)
     cast: dict[str, str] = {}
     result: list[Entry] = []
     for entry in entries:
