@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO, StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import rc_context, rcParamsDefault
@@ -104,7 +104,9 @@ def _look() -> Iterator[None]:
         "hatch.linewidth": 0.5,
         "text.hinting": "none",  # which takes a fifth of the time of a PNG and is not seen in it
     }
-    default = {key: value for key, value in rcParamsDefault.items() if key != "backend"}
+    default: dict[Any, Any] = {
+        key: value for key, value in rcParamsDefault.items() if key != "backend"
+    }
     with for_files(), rc_context(default | own):
         yield
 
@@ -113,8 +115,9 @@ def _png(figure: Figure, title: str) -> bytes:
     """Draw a figure as PNG, without the transparency that it has nowhere."""
     figure.set_dpi(FIGURE_DPI)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    canvas.draw()  # type: ignore[no-untyped-call]
+    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    image = Image.fromarray(pixels).convert("RGB")
     about, png = PngInfo(), BytesIO()
     about.add_text("Title", plain(title))
     dpi = (FIGURE_DPI, FIGURE_DPI)
@@ -123,7 +126,7 @@ def _png(figure: Figure, title: str) -> bytes:
 
 
 def _svg(figure: Figure, title: str) -> bytes:
-    """Draw a figure as SVG; no artist of ours is a picture in it, as `print_svg` supports."""
+    """Draw a figure as SVG. None of its artists is rasterized, for which `print_svg` is made."""
     width, height = figure.get_size_inches() * POINTS
     figure.set_dpi(POINTS)
     svg = StringIO()
