@@ -102,7 +102,7 @@ def _look() -> Iterator[None]:
         "svg.hashsalt": "tpusim",
         "font.family": "DejaVu Sans",
         "hatch.linewidth": 0.5,
-        "text.hinting": "none",  # which takes a fifth of the time of a PNG and is not seen in it
+        "text.hinting": "none",  # takes time, and is not seen at this resolution
     }
     default: dict[Any, Any] = {
         key: value for key, value in rcParamsDefault.items() if key != "backend"
