@@ -23,7 +23,7 @@ from test_bound import pipelined_plan
 
 from tpusim.base import ModelError, PlanError
 from tpusim.costs import cost_programs
-from tpusim.engine import LaneCode, compile_lane
+from tpusim.engine import LaneCode, PipelineCode, TaskStep, compile_lane, compile_pipeline
 from tpusim.frames import asked_place, choices_of
 from tpusim.hardware import Slice, candidates, format_shape, legal_shapes
 from tpusim.lowering import dependencies, fused_results, record_passes
@@ -32,7 +32,7 @@ from tpusim.partition import gspmd
 from tpusim.plan import Plan
 from tpusim.simulation import simulate
 from tpusim.simulation.loads import core_ps
-from tpusim.simulation.placed_code import LaneCodes
+from tpusim.simulation.placed_code import LaneCodes, PipelineCodes, WholeCodes
 
 KINDS = (
     plain_plan, expert_plan, latent_plan, context_plan, plan_across_slices, quantised_plan,
@@ -111,20 +111,41 @@ def test_exchanged_codes_are_those_of_each_placement_alone(seed: int) -> None:
             continue
         staged = any(program.segments for each in placed for program in each.programs)
         for each in placed:
-            exchanged = isinstance(each.alike.codes, LaneCodes)
-            assert exchanged is (pod.num_slices == 1 and not staged)
-            if exchanged:
-                (lane,) = cost_programs(each.programs, pod, each.placement)
-                alone = compile_lane(lane)
+            codes = each.alike.codes
+            if pod.num_slices > 1:
+                assert isinstance(codes, WholeCodes)
+            else:
+                assert isinstance(codes, (PipelineCodes, WholeCodes) if staged else LaneCodes)
+                lanes = cost_programs(each.programs, pod, each.placement)
+                alone = compile_pipeline(lanes) if staged else compile_lane(lanes[0])
                 assert numbers(each.placed.code) == numbers(alone)
                 assert each.placed.core_ps == core_ps(alone)
 
 
-def numbers(code: LaneCode) -> Any:
+def numbers(code: LaneCode | PipelineCode) -> Any:
     """A code without the identity of its steps."""
-    steps = [tuple(getattr(step, f.name) for f in fields(step)) for step in code.steps]
+    if isinstance(code, PipelineCode):
+        parts = [(numbers(part.code), part.phase) for part in code.parts]
+        stages = [
+            (
+                [(to, *step_numbers(step)) for to, step in stage.messages],
+                [step_numbers(step) for step in stage.host],
+                [
+                    getattr(stage, f.name)
+                    for f in fields(stage)
+                    if f.name not in ("messages", "host")
+                ],
+            )
+            for stage in code.stages
+        ]
+        return parts, stages, code.order
+    steps = [step_numbers(step) for step in code.steps]
     order = [getattr(each, "index", str(each)) for each in code.instructions]
     return steps, order, replace(code, steps=(), instructions=(), host=())
+
+
+def step_numbers(step: TaskStep) -> tuple[Any, ...]:
+    return tuple(getattr(step, f.name) for f in fields(step))
 
 
 def test_a_plan_whose_dictionaries_change_is_another_plan() -> None:

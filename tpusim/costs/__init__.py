@@ -28,6 +28,7 @@ from tpusim.costs.links import TO_HOST as TO_HOST
 from tpusim.costs.links import capacities as capacities
 from tpusim.costs.network_tasks import CollectiveCosts as CollectiveCosts
 from tpusim.costs.network_tasks import KnownParts as KnownParts
+from tpusim.costs.network_tasks import StageMessageCosts as StageMessageCosts
 from tpusim.costs.network_tasks import TransferPart as TransferPart
 from tpusim.costs.network_tasks import collective_key as collective_key
 from tpusim.costs.program_costs import cost_program as cost_program

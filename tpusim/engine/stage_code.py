@@ -75,6 +75,26 @@ class PipelineCode:
     stages: tuple[StageCode, ...]
     order: tuple[tuple[int, StageRun], ...]
 
+    def with_numbers(
+        self, codes: Sequence[LaneCode], lanes: Sequence[CostedProgram]
+    ) -> "PipelineCode":
+        """Return the pipeline with other numbers in its parts and messages.
+
+        codes: of the parts, in order.
+        lanes: with the messages of the stages, in order.
+        """
+        messages = _MessageSteps(len(lanes))
+        return PipelineCode(
+            parts=tuple(
+                PartCode(code, part.phase) for part, code in zip(self.parts, codes, strict=True)
+            ),
+            stages=tuple(
+                replace(stage, messages=messages.of(lane))
+                for stage, lane in zip(self.stages, lanes, strict=True)
+            ),
+            order=self.order,
+        )
+
 
 def has_calls(lanes: Sequence[CostedProgram]) -> bool:
     """Return True if any lane calls segments."""

@@ -33,7 +33,7 @@ class Activity(StrEnum):
     RESHARD = "resharding over fewer slices"
     SCALE_UP = "resharding over more slices"
     SLICES_DOWN = "steps with fewer slices"
-    DEGRADED = "steps on a degraded torus"
+    DEGRADED = "steps on a broken torus"
 
 
 class LoopTimes(NamedTuple):

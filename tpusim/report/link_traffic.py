@@ -262,10 +262,11 @@ def record_starts(record: Record) -> Floats:
     return starts
 
 
-def starts_between(record: Record, start_ps: int, end_ps: int) -> Iterator[int]:
-    """Yield the starts of a record's repetitions that overlap the span between two times."""
-    earliest = start_ps - record.duration_ps
-    return (start for start in record.starts() if earliest < start < end_ps)
+def starts_between(record: Record, start_ps: int, end_ps: int) -> list[int]:
+    """Return the starts of a record's repetitions that overlap the span between two times."""
+    starts = record_starts(record)
+    overlap = (starts > start_ps - record.duration_ps) & (starts < end_ps)
+    return [int(start) for start in starts[overlap]]
 
 
 def _shares(

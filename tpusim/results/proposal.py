@@ -151,7 +151,7 @@ class Proposal(ShortRepr):
     def steps(self) -> str:
         """The step of the run as it is and as it would be, in words."""
         before, after = format_seconds(self.before_s), format_seconds(self.step_time_s)
-        return f"{before} -> {after}" + self._more_examples()
+        return f"{before} → {after}" + self._more_examples()
 
     def _more_examples(self) -> str:
         times = self.step_time_s / self.before_s / (1 - self.saves)

@@ -151,8 +151,9 @@ def _notes(r: Result) -> Iterator[str]:
         "the optimizer's": r.flops.optimizer,
     }
     for kind, flops in extra.items():
-        if flops and kind not in warned:
-            yield from entry("extra work", f"{float(flops) / whole:.2g} of all FLOPs are {kind}")
+        share = float(flops) / whole
+        if share >= LEAST_SHOWN and kind not in warned:
+            yield from entry("extra work", f"{share:.1%} of all FLOPs are {kind}")
     have = r.pod.chip.host_bytes
     if have is not None and r.host_need_bytes > have:
         need = format_bytes(r.host_need_bytes)

@@ -94,7 +94,7 @@ def _shape(result: Result, axes: Sequence[str]) -> tuple[dict[str, float], str]:
     cut = {axis: written[axis] for axis in axes if any("[" in p for p in written.get(axis, ()))}
     if cut:
         on = " and ".join(f"{axis} on {','.join(spans)}" for axis, spans in cut.items())
-        return {"cut": 1.0}, f"; {on} has parts of the torus' dimensions, which are no rings"
+        return {"cut": 1.0}, f"; {on} has parts of torus dimensions: lines, not rings"
     spans = dict(result.placement.axes)
     dims = {span.dim for axis in axes for span in spans.get(axis, ()) if span.dim >= 0}
     names = [

@@ -90,7 +90,7 @@ class WayToFit(ShortRepr):
         before, then = format_seconds(self.before_s), format_seconds(self.step_time_s)
         more = self.step_time_s / self.before_s - 1
         likely = f"; {self.odds.counted};" if self.odds else ","
-        return f"{need} of {have}{likely} step {before} -> {then} ({more:+.1%})"
+        return f"{need} of {have}{likely} step {before} → {then} ({more:+.1%})"
 
     def __str__(self) -> str:
         return f"{self.means}: {self.cost}; {self.command}"

@@ -3,24 +3,28 @@
 Placements that share their programs (`SharedLowerings`) differ in what collectives take. So a
 program of one lane is compiled once, and on further placements only the steps of its collectives
 are exchanged, whose numbers are worked out once for each place of their axes. The bound of a
-placement is then a sum; its code is put together if it is simulated.
+placement is then a sum; its code is put together if it is simulated. Of a pipeline, the steps of
+the messages between its stages are exchanged too.
 
-Stages of a pipeline exchange messages, and slices wait for each other for a share of the step:
-their programs are compiled as a whole on each placement.
+Slices wait for each other for a share of the step: their programs are compiled as a whole on each
+placement.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TypeAlias
 
 from tpusim.costs import (
     CollectiveCosts,
+    CostedProgram,
     KnownParts,
+    StageMessageCosts,
     Task,
     TransferPart,
     collective_key,
     cost_programs,
+    first_phase,
 )
 from tpusim.engine import (
     ON_CORE,
@@ -67,11 +71,17 @@ class PlacedCode:
         return self._code
 
 
-def placed_codes(programs: Programs, pod: Slice) -> "LaneCodes | WholeCodes":
+Codes: TypeAlias = "LaneCodes | PipelineCodes | WholeCodes"
+
+
+def placed_codes(programs: Programs, pod: Slice) -> Codes:
     """Return the step of these programs by its placement."""
-    if pod.num_slices > 1 or any(program.segments for program in programs):
+    if pod.num_slices > 1:
         return WholeCodes(programs, pod)
-    return LaneCodes(programs[0], pod)
+    if not any(program.segments for program in programs):
+        return LaneCodes(programs[0], pod)
+    piped = PipelineCodes(programs, pod)
+    return piped if piped.are_named_apart else WholeCodes(programs, pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,19 @@ class SliceCosts:
             found = self._costed[key] = self._new(kind.op, machine())
         return found
 
+    def of_all(
+        self,
+        kinds: Sequence["_Kind"],
+        placement: Placement,
+        machine: Callable[[], CollectiveCosts],
+    ) -> list[tuple[CostedPart, ...]]:
+        """Return the parts of each kind of collectives on a placement."""
+        spans = dict(placement.axes)
+        return [
+            self.of(kind, tuple([spans.get(axis) for axis in kind.op.axes]), machine)
+            for kind in kinds
+        ]
+
     def _new(self, op: Collective, machine: CollectiveCosts) -> tuple[CostedPart, ...]:
         if len(self._costed) > MOST_PARTS:
             self._costed.clear()
@@ -143,6 +166,22 @@ class _Kind:
     times: int = 0
 
 
+def _kinds_of(programs: Programs) -> tuple[tuple[_Kind, ...], list[tuple[str, int]]]:
+    """Return the kinds of the programs' collectives, and name and kind of each collective."""
+    kinds: dict[Hashable, _Kind] = {}
+    ops: list[tuple[str, int]] = []
+    for program in programs:
+        for op, times in walk_ops(program.body, program.segments):
+            if isinstance(op, Collective):
+                key = collective_key(op)
+                kind = kinds.get(key)
+                if kind is None:
+                    kind = kinds[key] = _Kind(len(kinds), op, key)
+                kind.times += times
+                ops.append((op.name, kind.number))
+    return tuple(kinds.values()), ops
+
+
 class LaneCodes:
     """A program of one lane, compiled once but for the steps of its collectives.
 
@@ -152,28 +191,15 @@ class LaneCodes:
 
     def __init__(self, program: Program, pod: Slice) -> None:
         self.program, self.pod = program, pod
-        self.ops: list[tuple[str, int]] = []
         self._costs = slice_costs(pod)
         self._templates: dict[tuple[int, ...], LaneTemplate] = {}
-        kinds: dict[Hashable, _Kind] = {}
-        for op, times in walk_ops(program.body):
-            if isinstance(op, Collective):
-                key = collective_key(op)
-                kind = kinds.get(key)
-                if kind is None:
-                    kind = kinds[key] = _Kind(len(kinds), op, key)
-                kind.times += times
-                self.ops.append((op.name, kind.number))
-        self.kinds = tuple(kinds.values())
+        self.kinds, self.ops = _kinds_of((program,))
 
     def on(self, placement: Placement) -> PlacedCode:
         """Return the program on a placement."""
-        spans, costs = dict(placement.axes), self._costs
+        costs = self._costs
         machine = partial(CollectiveCosts.of, self.program, self.pod, placement, costs.parts)
-        parts = [
-            costs.of(kind, tuple([spans.get(axis) for axis in kind.op.axes]), machine)
-            for kind in self.kinds
-        ]
+        parts = costs.of_all(self.kinds, placement, machine)
         shape = tuple(map(len, parts))
         template = self._templates.get(shape)
         if template is None:
@@ -192,6 +218,69 @@ class LaneCodes:
         places = {step.task.name: step.index for step in code.steps}
         slots = tuple((kind, places[name] - shape[kind] + 1) for name, kind in self.ops)
         return LaneTemplate.of(code, slots, shape)
+
+
+class PipelineCodes:
+    """The programs of a pipeline on one slice, compiled once but for collectives and messages.
+
+    kinds: of their collectives.
+    """
+
+    def __init__(self, programs: Programs, pod: Slice) -> None:
+        self.programs, self.pod = programs, pod
+        self._costs = slice_costs(pod)
+        self._templates: dict[tuple[int, ...], _PipelineTemplate] = {}
+        self.kinds, named = _kinds_of(programs)
+        self._kind_of = dict(named)
+        self.are_named_apart = len(self._kind_of) == len(set(named))
+
+    def on(self, placement: Placement) -> PlacedCode:
+        """Return the programs on a placement."""
+        machine = CollectiveCosts.of(self.programs[0], self.pod, placement, self._costs.parts)
+        parts = self._costs.of_all(self.kinds, placement, lambda: machine)
+        shape = tuple(map(len, parts))
+        template = self._templates.get(shape)
+        if template is None:
+            template = self._templates[shape] = self._template(shape, placement)
+        code = template.with_parts(parts, StageMessageCosts(machine, len(self.programs)))
+        return PlacedCode(core_ps(code), lambda: code)
+
+    def _template(self, shape: Sequence[int], placement: Placement) -> "_PipelineTemplate":
+        """Return the code on a placement, for all on which collectives have as many parts."""
+        lanes = cost_programs(self.programs, self.pod, placement, self._costs.parts)
+        code = compile_pipeline(lanes)
+        made = []
+        for part in code.parts:
+            places = [(step.task.name, step.index) for step in part.code.steps]
+            known = [(self._kind_of[name], at) for name, at in places if name in self._kind_of]
+            slots = tuple((kind, at - shape[kind] + 1) for kind, at in known)
+            made.append(LaneTemplate.of(part.code, slots, shape))
+        return _PipelineTemplate(code, tuple(made), self.programs, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class _PipelineTemplate:
+    """A pipeline whose codes differ in the steps of collectives and messages.
+
+    parts: one for each part of its code.
+    lanes: its costed programs on one placement.
+    """
+
+    code: PipelineCode
+    parts: tuple["LaneTemplate", ...]
+    programs: Programs
+    lanes: tuple[CostedProgram, ...]
+
+    def with_parts(
+        self, parts: Sequence[tuple[CostedPart, ...]], sends: StageMessageCosts
+    ) -> PipelineCode:
+        """Return the code with these parts of each kind of collective, and these messages."""
+        lanes = []
+        for stage, (program, lane) in enumerate(zip(self.programs, self.lanes, strict=True)):
+            phases = {segment.name: first_phase(segment.body) for segment in lane.segments}
+            messages = tuple(sends.messages(stage, program.body, phases))
+            lanes.append(replace(lane, messages=messages))
+        return self.code.with_numbers([part.with_parts(parts) for part in self.parts], lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +315,7 @@ class LaneTemplate:
             for kind, first in self.slots
             for at, part in enumerate(parts[kind])
         }
-        return self.code.with_steps(changed)
+        return self.code.with_steps(changed) if changed else self.code
 
 
 def _exchanged(step: TaskStep, part: TransferPart, numbers: TaskNumbers) -> TaskStep:

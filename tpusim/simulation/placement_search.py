@@ -15,7 +15,7 @@ from tpusim.hardware import Placement, Slice
 from tpusim.pipeline.planned_step import PlannedStep, Programs
 from tpusim.results import StepContents, step_contents
 from tpusim.simulation.loads import code_totals
-from tpusim.simulation.placed_code import LaneCodes, PlacedCode, WholeCodes, placed_codes
+from tpusim.simulation.placed_code import Codes, PlacedCode, placed_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ProgramsOnPlacements:
 
     programs: Programs
     contents: StepContents
-    codes: LaneCodes | WholeCodes
+    codes: Codes
 
 
 @dataclass(frozen=True, slots=True)

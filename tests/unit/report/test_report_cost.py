@@ -32,7 +32,7 @@ import tpusim as ts
 plan = ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=32)
 model = ts.models.Transformer(layers=2, embed=128, mlp=256, heads=4, vocab=500)
 ts.write_report(ts.simulate(model, plan, "v5e-16"), sys.argv[1])
-rooms = ("export", "compiler_check", "compiler.hlo", "bounds", "sweeps", "searches")
+rooms = ("export", "compiler_check", "compiler.hlo", "bounds", "sweeps", "searches", "serving")
 others = (*(f"tpusim.{room}" for room in rooms), "pandas", "matplotlib.pyplot")
 print([name for name in sys.modules if name.startswith(others)])
 """

@@ -1,5 +1,6 @@
 """Losses of a step that follow from its sharding are told beside its time, with what to write."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from plans import plan_of, small
 import tpusim as ts
 from tpusim.models import Architecture
 from tpusim.report import document
-from tpusim.results import PlanResult
+from tpusim.results import LEAST_SHOWN, PlanResult
 from tpusim.runfile.read_run import changed_plan
 
 MODEL = small(layers=4, embed=1024, mlp=4096, heads=16, head_dim=64, vocab=32000)
@@ -80,7 +81,13 @@ def test_a_usual_plan_has_no_warning_and_a_small_loss_is_a_note() -> None:
     result = simulated(small(kv_heads=1, heads=8, embed=1024, mlp=8192))
     assert 0 < result.flops.redundant < 0.05 * result.flops.total
     assert result.warnings() == ()
-    assert "of all FLOPs are redundant" in str(result)
+    assert re.search(r"extra work  \d\.\d% of all FLOPs are redundant", str(result))
+
+
+def test_extra_work_that_would_print_as_nothing_is_left_out() -> None:
+    result = simulated(small(layers=4, embed=1024, mlp=4096, heads=16, vocab=32001))
+    assert 0 < result.flops.padding < LEAST_SHOWN * result.flops.total
+    assert "extra work" not in str(result)
 
 
 def test_scores_that_a_mask_hides_and_trips_of_a_pipeline_are_no_warning() -> None:

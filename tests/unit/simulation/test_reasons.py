@@ -55,7 +55,12 @@ RUNS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 FAULTS = [
     ("small blocks", ReasonKind.ATTENTION, "blocks of 128 x 128: ", "starts steps of the grid"),
     ("narrow", ReasonKind.NARROW_MATMULS, "too narrow to fill it", "with a side of "),
-    ("cut", ReasonKind.TORUS, "over tensor", "tensor on x[::2],y[::2] has parts of the torus'"),
+    (
+        "cut",
+        ReasonKind.TORUS,
+        "over tensor",
+        "tensor on x[::2],y[::2] has parts of torus dimensions",
+    ),
     ("open", ReasonKind.TORUS, "over fsdp", "x,y do not close to a ring on this slice"),
     ("slices", ReasonKind.DCN, "over dcn_data across slices (DCN)", "the core waits"),
     ("bubble", ReasonKind.BUBBLE, "4 microbatches go through 4 stages (1f1b)", "the pipeline"),

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import ALARM, INK, MUTED, SMALL, Style
 from tpusim.report.figures.registry import register_serving_figure
-from tpusim.serving import ServingResult
-from tpusim.serving.metrics import PICO, Seconds, ttft
-from tpusim.serving.replica_loss import Queue
+from tpusim.results import PICO
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tpusim.serving import ServingResult
+    from tpusim.serving.metrics import Seconds
 
 MOST_POINTS = 4000
 """Points of a curve, each the most of several, and requests, some of which are left out."""
@@ -32,8 +33,8 @@ class OutageCurve(NamedTuple):
     ttft: when each request was sent, and its TTFT.
     """
 
-    queue: tuple[Seconds, NDArray[np.int64]]
-    ttft: tuple[Seconds, Seconds]
+    queue: "tuple[Seconds, NDArray[np.int64]]"
+    ttft: "tuple[Seconds, Seconds]"
 
 
 class OutageCurves(NamedTuple):
@@ -47,8 +48,11 @@ class OutageCurves(NamedTuple):
     times_s: tuple[float, float, float]
 
 
-def outage_data(result: ServingResult) -> OutageCurves | None:
+def outage_data(result: "ServingResult") -> OutageCurves | None:
     """Return the curves of a server that loses a replica; None for one that loses none."""
+    from tpusim.serving.metrics import ttft
+    from tpusim.serving.replica_loss import Queue
+
     if (loss := result.loss) is None:
         return None
     start = int(loss.calm.arrival_ps.min())

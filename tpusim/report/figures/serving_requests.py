@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, FillStyle
 from tpusim.report.figures.registry import register_serving_figure
-from tpusim.serving import ServingResult
-from tpusim.serving.metrics import PICO, answered
+from tpusim.results import PICO
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tpusim.serving import ServingResult
 
 MOST_REQUESTS = 50
 BAR = 0.72
@@ -36,7 +37,7 @@ class RequestRows(NamedTuple):
 
 
 def requests_data(
-    result: ServingResult, first: int | None = None, count: int = MOST_REQUESTS
+    result: "ServingResult", first: int | None = None, count: int = MOST_REQUESTS
 ) -> RequestRows:
     """Return the rows of the figure: requests that arrive one after the other.
 
@@ -44,6 +45,8 @@ def requests_data(
         in the middle.
     count: of the requests.
     """
+    from tpusim.serving.metrics import answered
+
     served = answered(result.served)
     times = (served.arrival_ps, served.scheduled_ps, served.first_ps, served.last_ps)
     moments = np.stack(times, axis=1).astype(np.int64)

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from tpusim.report.figures import canvas
 from tpusim.report.figures.palette import INK, Style
 from tpusim.report.figures.registry import register_serving_figure
-from tpusim.serving import ServingResult
-from tpusim.serving.metrics import PICO, answered, window_ps
+from tpusim.results import PICO
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from tpusim.serving import ServingResult
 
 PARTS = 400
 """Equal parts of the time, of each of which a mean is drawn."""
@@ -42,11 +43,13 @@ class ServerCurves(NamedTuple):
     limit: int
 
 
-def server_data(result: ServingResult, parts: int = PARTS) -> ServerCurves:
+def server_data(result: "ServingResult", parts: int = PARTS) -> ServerCurves:
     """Return the curves of a server.
 
     parts: of the time, each of which is a point.
     """
+    from tpusim.serving.metrics import answered, window_ps
+
     served, policy = answered(result.served), result.policy
     start, end = window_ps(served)
     edges = np.linspace(start, max(end, start + 1), parts + 1)

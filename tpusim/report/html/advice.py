@@ -43,11 +43,11 @@ class ChangeRow(NamedTuple):
 
 
 class ChangeTable(NamedTuple):
-    """The changes of a kind that save time, the best first, and the others in words."""
+    """The changes of a kind that save time, the best first, and how many others save nothing."""
 
     head: str
     rows: tuple[ChangeRow, ...]
-    others: str
+    others: int
 
 
 def best_change(result: Result, advice: Advice | None) -> BestChange | None:
@@ -82,10 +82,10 @@ def change_tables(advice: Advice) -> Iterator[ChangeTable]:
         found = advice.of(kind)
         better = [change for change in found if _is_listed(change)]
         ranked = sorted(better, key=lambda change: -change.saves)[:CHANGES_SHOWN]
-        others = [change for change in found if change.saves < SAME]
+        others = sum(change.saves < SAME for change in found)
         if ranked or others:
             rows = tuple(_row(change) for change in ranked)
-            yield ChangeTable(f"{head[0].upper()}{head[1:]}", rows, _in_words(others))
+            yield ChangeTable(f"{head[0].upper()}{head[1:]}", rows, others)
 
 
 def notes(result: Result) -> Iterator[str]:
@@ -132,12 +132,3 @@ def _row(change: Change) -> ChangeRow:
         hbm += f", {change.fit}" * (change.fit is not Fit.FITS)
     saves, step = f"{change.saves:.1%}", format_seconds(change.step_time_s)
     return ChangeRow(change.what, saves, step, hbm, change.settings)
-
-
-def _in_words(changes: list[Change]) -> str:
-    """Return changes that save nothing in one sentence, those that cost least first."""
-    ranked = sorted(changes, key=lambda change: -change.saves)
-    return ", ".join(
-        change.what if abs(change.saves) < SAME else f"{change.what} (+{-change.saves:.1%})"
-        for change in ranked
-    )

@@ -51,14 +51,17 @@ class Search:
     def found(self) -> Iterator[Candidate]:
         """Yield the best candidate of each level, the least effort first, where it is worth it.
 
-        The last may be one that does not fit, where it is faster than all of them by much.
+        A candidate that takes no more effort than the one before it is in its place. The last may
+        be one that does not fit, where it is faster than all of them by much.
         """
-        best = self.trials.start
+        best, held = self.trials.start, list[Candidate]()
         for level in (self._flags, self._meshes, self._program):
             candidate = self._pruned(level(best))
             if self._worth(candidate, best):
+                held = [one for one in held if _taken(one) < _taken(candidate)]
+                held.append(candidate)
                 best = candidate
-                yield candidate
+        yield from held
         for level in (self._numerics, self._batch):
             candidate = self._pruned(level(best))
             if self._worth(candidate, best):
