@@ -42,7 +42,6 @@ ROW |= {"": ROW["simulation"], "__version__": -1}
 ROOMS = {
     "simpy": {"engine", "server"},
     "matplotlib": {"report"},
-    "PIL": {"report"},
     "jinja2": {"report"},
     "markupsafe": {"report"},
     "jax": {"compiler", "compiler_check", "export"},

@@ -42,26 +42,6 @@ class AxesColumn(LayoutEngine):
             top = low - below - high
 
 
-def settle_layout(fig: "Figure") -> None:
-    """Lay out a figure once for all of its files.
-
-    The labels of its axes then have fixed positions, so that no file measures all ticks again.
-    """
-    layout = fig.get_layout_engine()
-    if layout is None:
-        return
-    before = [ax.bbox.frozen() for ax in fig.axes]
-    layout.execute(fig)
-    fig.set_layout_engine("none")
-    for ax, box in zip(fig.axes, before, strict=True):
-        (x, _), (_, y) = ax.yaxis.label.get_position(), ax.xaxis.label.get_position()
-        left, bottom = ax.yaxis.label_position == "left", ax.xaxis.label_position == "bottom"
-        beside = (x - box.x0) / ax.bbox.width if left else 1 + (x - box.x1) / ax.bbox.width
-        below = (y - box.y0) / ax.bbox.height if bottom else 1 + (y - box.y1) / ax.bbox.height
-        ax.xaxis.set_label_coords(0.5, below)
-        ax.yaxis.set_label_coords(beside, 0.5)
-
-
 def _margins(ax: "Axes", fig: "Figure") -> tuple[float, float, float, float]:
     """Return the margins left, right, below and above of axes, as fractions of the figure."""
     box = ax.get_tightbbox(for_layout_only=True)

@@ -4,20 +4,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from io import BytesIO, StringIO
-from typing import TYPE_CHECKING, Any
+from io import BytesIO
+from typing import TYPE_CHECKING
 
-import numpy as np
-from matplotlib import rc_context, rcParamsDefault
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from tpusim.base.plain_text import plain
-from tpusim.report.figures.axes_column import settle_layout
 from tpusim.report.figures.breakdown import breakdown_title
 from tpusim.report.figures.canvas import for_files
 from tpusim.report.figures.registry import FIGURES, SERVING_FIGURES
@@ -26,7 +22,7 @@ from tpusim.results import Result
 if TYPE_CHECKING:
     from tpusim.serving import ServingResult
 
-FIGURE_DPI, POINTS = 160, 72
+FIGURE_DPI = 160
 PNG_COMPRESSION = 2
 """The zlib level of a PNG: the usual 6 makes it a seventh smaller and takes half as long again."""
 
@@ -67,10 +63,12 @@ def serving_figure_bytes(result: "ServingResult") -> dict[str, bytes]:
 
 
 def _render(figure: Figure, title: str) -> Iterator[tuple[str, bytes]]:
-    """Yield PNG and SVG of a figure; the layout is computed once."""
-    figure.set_dpi(FIGURE_DPI)
-    settle_layout(figure)
+    """Yield PNG and SVG of a figure; the layout is computed once.
+
+    A canvas that prints draws once, whereas `savefig` draws twice.
+    """
     yield "png", _png(figure, title)
+    figure.set_layout_engine("none")
     yield "svg", _svg(figure, title)
 
 
@@ -98,43 +96,24 @@ def figure_files(name: str, plot: Callable[[], Axes], title: str) -> dict[str, b
 @contextmanager
 def _look() -> Iterator[None]:
     """Draw figures for files with settings of their own, whatever a user's matplotlibrc says."""
-    own = {
-        "svg.hashsalt": "tpusim",
-        "font.family": "DejaVu Sans",
-        "hatch.linewidth": 0.5,
-        "text.hinting": "none",  # takes time, and is not seen at this resolution
-    }
-    default: dict[Any, Any] = {
-        key: value for key, value in rcParamsDefault.items() if key != "backend"
-    }
-    with for_files(), rc_context(default | own):
+    own = {"svg.hashsalt": "tpusim", "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
+    with for_files(), style.context(["default", own]):
         yield
 
 
 def _png(figure: Figure, title: str) -> bytes:
-    """Draw a figure as PNG, without the transparency that it has nowhere."""
     figure.set_dpi(FIGURE_DPI)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-    image = Image.fromarray(pixels).convert("RGB")
-    about, png = PngInfo(), BytesIO()
-    about.add_text("Title", plain(title))
-    dpi = (FIGURE_DPI, FIGURE_DPI)
-    image.save(png, "png", compress_level=PNG_COMPRESSION, dpi=dpi, pnginfo=about)
+    png = BytesIO()
+    metadata = {"Title": plain(title), "Software": None}
+    packed = {"compress_level": PNG_COMPRESSION}
+    FigureCanvasAgg(figure).print_png(png, metadata=metadata, pil_kwargs=packed)  # type: ignore[no-untyped-call]
     return png.getvalue()
 
 
 def _svg(figure: Figure, title: str) -> bytes:
-    """Draw a figure as SVG. None of its artists is rasterized, for which `print_svg` is made."""
-    width, height = figure.get_size_inches() * POINTS
-    figure.set_dpi(POINTS)
-    svg = StringIO()
-    metadata = {"Title": plain(title), "Date": None}
-    renderer = RendererSVG(width, height, svg, image_dpi=FIGURE_DPI, metadata=metadata)  # type: ignore[no-untyped-call]
-    figure.draw(renderer)
-    renderer.finalize()  # type: ignore[no-untyped-call]
-    return PATH_DATA.sub(_shortened, svg.getvalue()).encode()
+    svg = BytesIO()
+    FigureCanvasSVG(figure).print_svg(svg, metadata={"Title": plain(title), "Date": None})  # type: ignore[no-untyped-call]
+    return PATH_DATA.sub(_shortened, svg.getvalue().decode()).encode()
 
 
 def _shortened(path: re.Match[str]) -> str:
