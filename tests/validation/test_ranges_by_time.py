@@ -73,6 +73,7 @@ def run_of(name: str) -> MeasuredRun:
     return next(run for run in by_time.table() if run.id == name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["mar-v4-30m", "tr-v6e-llama3-1-70b-256", "tr-v7x-qwen3-bf16-head"]
 )
