@@ -32,7 +32,6 @@ def seconds(name: str) -> float:
     return predicted
 
 
-@pytest.mark.thorough
 def test_published_runs_are_ordered_as_measured() -> None:
     found = validated().statistics["pairs"]
     assert tuple(found["by_decision"]) == DECISIONS

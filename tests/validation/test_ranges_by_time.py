@@ -40,7 +40,6 @@ def test_their_width_is_bounded() -> None:
     assert median(widths) <= 0.2
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("date", counted.DATES)
 def test_only_runs_published_later_are_judged(date: str) -> None:
     found = counted.judged(date, counted.CONSTANTS)
@@ -73,7 +72,6 @@ def run_of(name: str) -> MeasuredRun:
     return next(run for run in by_time.table() if run.id == name)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["mar-v4-30m", "tr-v6e-llama3-1-70b-256", "tr-v7x-qwen3-bf16-head"]
 )

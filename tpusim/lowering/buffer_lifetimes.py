@@ -230,10 +230,10 @@ class BufferLifetimes:
         """Return the allocation of a buffer; finished gradients have the dtype of their stacks."""
         found = self._allocs.get(key)
         if found is None:
-            found = self._allocs[key] = self._allocated(key)
+            found = self._allocs[key] = self._new_alloc(key)
         return found
 
-    def _allocated(self, key: str) -> Alloc:
+    def _new_alloc(self, key: str) -> Alloc:
         buffer = self.buffers[key]
         one = Alloc(key, self.size(key), buffer.category, padding_bytes(buffer, self.sizes))
         if key in self._kernels.tensors:

@@ -403,7 +403,7 @@ def test_labels_of_others_are_text(label: str) -> None:
     assert plain(label) == label or "\ufffd" in plain(label) or "…" in plain(label)
 
 
-@pytest.mark.parametrize("label", sample(HOSTILE, 3), ids=range(len(sample(HOSTILE, 3))))
+@pytest.mark.parametrize("label", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.usefixtures("undrawn")
 def test_labels_of_others_break_no_table_or_trace(label: str) -> None:
     files = render_files(labelled(label), None, html=False)

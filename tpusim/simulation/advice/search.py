@@ -51,8 +51,8 @@ class Search:
     def found(self) -> Iterator[Candidate]:
         """Yield the best candidate of each level, the least effort first, where it is worth it.
 
-        A candidate that takes no more effort than the one before it is in its place. The last may
-        be one that does not fit, where it is faster than all of them by much.
+        A candidate takes the place of those before it that need no less effort. The last may be one
+        that does not fit, where it is faster than all of them by much.
         """
         best, held = self.trials.start, list[Candidate]()
         for level in (self._flags, self._meshes, self._program):
