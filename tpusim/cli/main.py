@@ -14,6 +14,7 @@ from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from shutil import get_terminal_size
+from signal import SIG_IGN, SIGINT, signal
 from typing import Any, NoReturn
 
 import typer
@@ -36,13 +37,18 @@ def main() -> NoReturn:
     """Run the command line and exit.
 
     The collector of cycles is off, unless a long command turns it on, and at the end it leaves
-    alone what lives: the process ends, and to read all of it once more finds nothing of use.
+    alone what lives: the process ends, and to read all of it once more finds nothing of use. Once
+    the answer is printed, Ctrl-C changes nothing.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     with garbage_collector_off():
-        code = run(sys.argv[1:])
+        try:
+            code = run(sys.argv[1:])
+            signal(SIGINT, SIG_IGN)
+        except KeyboardInterrupt:  # while the answer was printed
+            code = _fail(INTERRUPTED, INTERRUPTION)
         gc.freeze()
     if code == INTERRUPTED:
         with suppress(OSError):

@@ -55,6 +55,26 @@ def test_names_of_profiles_load_pandas_alone() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("moment", "code"),
+    [("tpusim.cli.main._print_answer", 130), ("gc.freeze", 0)],
+    ids=["while its answer is printed", "afterwards"],
+)
+def test_an_interrupt_at_the_end_is_no_traceback(moment: str, code: int) -> None:
+    module, name = moment.rsplit(".", 1)
+    ended = python(
+        "-c",
+        "import os\n"
+        "from importlib import import_module\n"
+        f"setattr(import_module({module!r}), {name!r}, lambda *_: os.kill(os.getpid(), 2))\n"
+        "import_module('tpusim.cli.main').main()\n",
+        "chips",
+    )
+    assert ended.returncode == code
+    assert ended.stderr.partition(";")[0] == ("error: interrupted" if code else "")
+    assert ("v5p" in ended.stdout) == (code == 0)
+
+
 def test_the_probe_sees_what_is_loaded() -> None:
     assert loaded_by("import rich") == {"rich"}
 
