@@ -291,7 +291,7 @@ def test_a_device_whose_collectives_take_longer_is_named(tmp_path: Path) -> None
         for each in ts.diagnose(written(tmp_path, space.xspace())).findings
         if each.kind == "slow device"
     ]
-    assert first.text.startswith("TPU:2 is in collectives for 900 ps a step")
+    assert first.text.startswith("TPU:2 is in collectives for 900 ps per step")
 
 
 def diagnosed(folder: Path) -> Diagnosis:
