@@ -52,17 +52,14 @@ def test_batches_that_differ_in_cost_are_ordered_right() -> None:
     assert validated().statistics["pairs"]["by_decision"]["batch"]["share_ordered_right"] == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="FSDP over 128 devices of 7x is predicted too fast: its gathers are hidden"
-)
 def test_fsdp_over_all_devices_is_slower_than_beside_data() -> None:
-    """Gemma 4 12B on 64 chips of 7x: 5.211 and 4.703 s."""
+    """Gemma 4 12B on 64 chips of 7x: 5.211 and 4.703 s. Shards of 30 rows fill no whole tiles."""
     name = "gh-01-gemma4-12b-7x-64-fsdp"
-    assert seconds(f"{name}128") > seconds(f"{name}32")
+    assert seconds(f"{name}128") / seconds(f"{name}32") == pytest.approx(5.211 / 4.703, abs=0.05)
 
 
 @pytest.mark.xfail(
-    strict=True, reason="FSDP over 512 devices of 7x is predicted too fast: its gathers are hidden"
+    strict=True, reason="FSDP over 512 devices of 7x: reductions are hidden that programs wait for"
 )
 def test_fsdp_over_512_devices_is_slower_than_beside_data() -> None:
     """Hunyuan 3 on 256 chips of 7x: 22.547 and 20.091 s."""

@@ -27,6 +27,7 @@ from tpusim.lowering.observed.exchange_copies import (
 )
 from tpusim.lowering.observed.filled_rows import fill_rows
 from tpusim.lowering.observed.gradient_of_one import share_gradient
+from tpusim.lowering.observed.half_tiles import fill_half_tiles
 from tpusim.lowering.observed.late_norm_gradient import late_norm_gradient
 from tpusim.lowering.observed.merged_all_reduces import merge_all_reduces
 from tpusim.lowering.observed.picked_logits import pick_logits
@@ -80,6 +81,10 @@ def _matmuls_carry(body: Body) -> bool:
 
 def _may_unroll(body: Body) -> bool:
     return body.remat.unrolled or bool(body.remat.offload)
+
+
+def _scans_layers(body: Body) -> bool:
+    return body.looped and not body.remat.unrolled and _compiled(body)
 
 
 GRAPH_PASSES: tuple[LoweringPass[Node], ...] = (
@@ -152,6 +157,7 @@ SCHEDULE_PASSES: tuple[LoweringPass[Entry], ...] = (
     ),
     described("turn-heads", turn_heads, _compiled),
     described("turn-tables", turn_tables, _compiled),
+    described("half-tiles", fill_half_tiles, _scans_layers),
     described("carry-gathers", carry_gathers, _compiled),
     described(
         "matmul-beside-sums", matmul_beside_sums, lambda body: body.looped and _compiled(body)

@@ -45,6 +45,7 @@ class ComputeNode:
     parts: the operations that were fused, each as it would run on its own.
     generated: groups that a matmul computes as it reads, in place of an operand in memory.
     arrangement: of the images that it works on, where they are cut.
+    half_tiles: rows of a weight that a matmul brings into whole tiles as it reads it; a dimension.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ComputeNode:
     parts: "tuple[ComputeNode, ...]" = ()
     generated: tuple[Pointwise, ...] = ()
     arrangement: Arrangement | None = None
+    half_tiles: str = ""
 
     @property
     def phase(self) -> Phase:

@@ -72,6 +72,7 @@ CASES: dict[str, Case] = {
     "gathers-before-layers": (small(), plan_of(FSDP, scan_layers=False), V6E),
     "turn-heads": (wide(tied_embeddings=True, vocab=32000), long(FSDP), V5P),
     "turn-tables": (small(), plan_of({"fsdp": 8, "context": 2}), V6E),
+    "half-tiles": (small(embed=96), plan_of({"fsdp": 16}, style="maxtext"), V7X),
     "carry-gathers": (wide(), long(BY_TENSOR, rules={"act_embed": "tensor"}), V5E),
     "matmul-beside-sums": (wide(), long({"fsdp": 8, "tensor": 2}), V7X),
     "prefetch": (small(), plan_of(FSDP, style="maxtext"), V5E),
