@@ -89,18 +89,21 @@ class CachedAttentionRates:
 
         load: of all ranks.
         """
-        decoding = self.decode_seconds(float(load.decodes), float(load.context))
-        if not load.prefills:
+        decodes, context, tokens, keys, pairs = map(float, load)
+        decoding = self.decode_seconds(decodes, context)
+        if not tokens:
             return decoding
         share = 1 / self.ranks
-        prefills, keys, pairs = (float(each) * share for each in load[2:])
+        prefills, keys, pairs = tokens * share, keys * share, pairs * share
         if self.window:
             keys = min(keys, prefills + self.window)
             pairs = min(pairs, self.window * prefills)
         queries, block = self.block
-        seen = pairs / prefills + (min(queries, prefills) + block) / 2
-        arithmetic = prefills * max(seen, block) * self.score
-        return decoding + max(arithmetic, self._memory(prefills, keys))
+        visited = queries if queries < prefills else prefills
+        seen = pairs / prefills + (visited + block) / 2
+        arithmetic = prefills * (seen if seen > block else block) * self.score
+        memory = self._memory(prefills, keys)
+        return decoding + (arithmetic if arithmetic > memory else memory)
 
     def decode_seconds(self, decodes: float, context: float) -> float:
         """Return the seconds of sequences that decode, with `context` keys of all ranks."""

@@ -34,7 +34,10 @@ class DecodeRun:
 
     def ps(self, steps: int) -> int:
         """Return the time of the first steps, the host included."""
-        short = self._short(steps) if self.least_ps else 0
+        if not self.least_ps:
+            time = self.costs.decode_ps(self.decodes, self.context, steps, self.growth)
+            return time + steps * self.host_ps
+        short = self._short(steps)
         if short == steps:
             return steps * self.least_ps
         return short * self.least_ps + self._devices_ps(short, steps - short)

@@ -16,10 +16,25 @@ of the replica is added.
 class Picoseconds(Environment):
     """SimPy's environment with a clock of whole picoseconds."""
 
+    _now: int
+
     @property
     def now(self) -> int:
         """The present time."""
-        return int(self._now)
+        return self._now
+
+    @property
+    def busy(self) -> bool:
+        """Something else happens in the present picosecond."""
+        return bool(self._queue) and self._queue[0][0] <= self._now
+
+    def advance(self, delay: int) -> bool:
+        """Go on by `delay` picoseconds if nothing happens until then; return whether it is so."""
+        later = self._now + delay
+        if self._queue and self._queue[0][0] <= later:
+            return False
+        self._now = later
+        return True
 
 
 class Moment(Event):

@@ -243,8 +243,7 @@ class _Server:
     def _enter(self, request: int, _: Event | None = None) -> None:
         """Let a request enter that the host has taken in."""
         records = self.records
-        records.present_ps += self.request_ps
-        records.count(self.env.now, 1)
+        records.present_ps -= self.env.now - self.request_ps
         sequence = Sequence(request, records.prompt[request], records.asked[request])
         if self.block:
             sequence.blocks = prompt_blocks(self.traffic.requests, request, self.block)
