@@ -4,11 +4,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from simpy import Event
-
-from tpusim.server.decode_run import DecodeRun
 from tpusim.server.held_requests import HeldRequests
-from tpusim.server.moments import BEGIN, END, Moment, Picoseconds
+from tpusim.server.moments import Picoseconds
 from tpusim.server.policy import Policy
 from tpusim.server.rank import Rank
 from tpusim.server.rank_steps import RankSteps
@@ -16,23 +13,16 @@ from tpusim.server.request_log import RequestLog
 from tpusim.server.sequence import Sequence
 from tpusim.server.span_log import SpanLog
 from tpusim.server.step_load import StepCosts
+from tpusim.server.stepped_replica import SteppedReplica
 from tpusim.server.token_clock import TokenClock
 
 Done: TypeAlias = Callable[[Sequence], None]
 Send: TypeAlias = Callable[["Replica", Sequence], None]
 
 
-class Replica:
+class Replica(SteppedReplica):
     """An engine whose data-parallel ranks step together.
 
-    A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
-    run, which ends with the first sequence that is complete or finds no page, or with the step in
-    which a request arrives that may be admitted. A step that ends before anything else happens
-    needs no event.
-
-    up: whether it serves; it is set from outside.
-    ending: the end of the present steps, if other things may happen before; None while it is idle.
-    run: the present steps, if they decode alone.
     chosen: sequences whose prompts are in the present step.
     decodes: sequences that decode in each of the present steps.
     advances: the clock goes on with these steps.
@@ -55,8 +45,7 @@ class Replica:
         block: int = 0,
         fold: bool = True,
     ) -> None:
-        self.env = env
-        self.number = number
+        super().__init__(env, number)
         self.policy = policy
         self.records = records
         self.log = log
@@ -70,11 +59,7 @@ class Replica:
         self.held = HeldRequests(env, policy, self._idle_ranks, self._let_wait)
         self.clock = TokenClock(policy)
         self.planned = RankSteps(policy, costs, self.ranks, self.clock)
-        self.up = True
-        self.asked = False
-        self.ending: Moment | None = None
-        self.run: DecodeRun | None = None
-        self.start = self.steps = self.duration = self.decodes = 0
+        self.decodes = 0
         self.advances = False
         self.chosen: list[Sequence] = []
         self.heap: list[tuple[int, int, Sequence]] = []
@@ -115,12 +100,6 @@ class Replica:
         elif may_join and self.prompts_first:
             self._cut_short()
 
-    def wake(self) -> None:
-        """Begin a step once all has happened that happens now, if there is none."""
-        if self.ending is None and not self.asked and self.up:
-            self.asked = True
-            Moment(self.env, 0, BEGIN + self.number, self._begin)
-
     def cached(self, sequence: Sequence) -> int:
         """Return the tokens of a prompt that are cached in the rank which has most of them."""
         if done := self._steps_done():  # pages that those took may have been of cached blocks
@@ -145,29 +124,7 @@ class Replica:
             self.records.lose(sequence.request)
         return lost + self.held.empty()
 
-    def _steps_done(self) -> int:
-        """Return how many steps of the present run have ended before now."""
-        if self.run is None or self.steps == 1:
-            return 0
-        return self.run.first_by(self.env.now - self.start, self.steps, self.duration)[0] - 1
-
     # the beginning of a step
-
-    def _begin(self, _: Event) -> None:
-        self.asked = False
-        if self.ending is None and self.up:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Run steps until something else happens."""
-        while self._next():
-            if not self.env.advance(self.duration):
-                self.ending = Moment(self.env, self.duration, END + self.number, self._end)
-                return
-            self._take_effect(self.env.now, self.steps)
-            if self.env.busy:
-                self.wake()
-                return
 
     def _next(self) -> bool:
         """Plan the next steps, if there is something to do; return whether there is."""
@@ -256,27 +213,7 @@ class Replica:
                 steps = self.clock.steps_within(found)
         return steps
 
-    def _cut_short(self) -> None:
-        """End a run with the step in which something has happened now."""
-        if self.run is None or self.steps == 1:
-            return
-        elapsed = self.env.now - self.start
-        steps, duration = self.run.first_by(elapsed, self.steps, self.duration)
-        if steps < self.steps:
-            self.steps, self.duration = steps, duration
-            self.ending = Moment(self.env, duration - elapsed, END + self.number, self._end)
-
     # the end of a step
-
-    def _end(self, event: Event) -> None:
-        if event is not self.ending:  # the run was cut short, or lost
-            return
-        self.ending = None
-        self._take_effect(self.env.now, self.steps)
-        if self.env.busy:
-            self.wake()
-        else:
-            self._go_on()
 
     def _take_effect(self, now: int, steps: int) -> None:
         """Let the sequences have what was computed in steps that end now."""

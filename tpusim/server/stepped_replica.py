@@ -1,0 +1,103 @@
+"""When the steps of a replica begin and end, whatever they compute."""
+
+from abc import ABC, abstractmethod
+
+from simpy import Event
+
+from tpusim.server.decode_run import DecodeRun
+from tpusim.server.moments import BEGIN, END, Moment, Picoseconds
+from tpusim.server.sequence import Sequence
+
+
+class SteppedReplica(ABC):
+    """A replica in time: its steps, one after another.
+
+    A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
+    run, which ends with the first sequence that is complete or finds no page, or with the step in
+    which a request arrives that may be admitted. A step that ends before anything else happens
+    needs no event.
+
+    up: whether it serves; it is set from outside.
+    ending: the end of the present steps; None while it is idle.
+    run: the present steps, if they decode alone.
+    start, steps, duration: of the present steps.
+    """
+
+    def __init__(self, env: Picoseconds, number: int) -> None:
+        self.env = env
+        self.number = number
+        self.up = True
+        self.asked = False
+        self.ending: Moment | None = None
+        self.run: DecodeRun | None = None
+        self.start = self.steps = self.duration = 0
+
+    @property
+    @abstractmethod
+    def present(self) -> int:
+        """Sequences that are here."""
+
+    @abstractmethod
+    def arrive(self, sequence: Sequence) -> None:
+        """Take a sequence that arrives now."""
+
+    @abstractmethod
+    def cached(self, sequence: Sequence) -> int:
+        """Return the tokens of a prompt that are cached."""
+
+    @abstractmethod
+    def _next(self) -> bool:
+        """Plan the next steps, if there is something to do; return whether there is."""
+
+    @abstractmethod
+    def _take_effect(self, now: int, steps: int) -> None:
+        """Let the sequences have what was computed in steps that end now."""
+
+    def wake(self) -> None:
+        """Begin a step once all has happened that happens now, if there is none."""
+        if self.ending is None and not self.asked and self.up:
+            self.asked = True
+            Moment(self.env, 0, BEGIN + self.number, self._begin)
+
+    def _begin(self, _: Event) -> None:
+        self.asked = False
+        if self.ending is None and self.up:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Run steps until something else happens."""
+        env = self.env
+        while self._next():
+            if not env.advance(self.duration):
+                self.ending = Moment(env, self.duration, END + self.number, self._end)
+                return
+            self._take_effect(self.start + self.duration, self.steps)
+            if env.busy:
+                self.wake()
+                return
+
+    def _end(self, event: Event) -> None:
+        if event is not self.ending:  # the run was cut short, or lost
+            return
+        self.ending = None
+        self._take_effect(self.start + self.duration, self.steps)
+        if self.env.busy:
+            self.wake()
+        else:
+            self._go_on()
+
+    def _cut_short(self) -> None:
+        """End a run with the step in which something has happened now."""
+        if self.run is None or self.steps == 1:
+            return
+        elapsed = self.env.now - self.start
+        steps, duration = self.run.first_by(elapsed, self.steps, self.duration)
+        if steps < self.steps:
+            self.steps, self.duration = steps, duration
+            self.ending = Moment(self.env, duration - elapsed, END + self.number, self._end)
+
+    def _steps_done(self) -> int:
+        """Return how many steps of the present run have ended before now."""
+        if self.run is None or self.steps == 1:
+            return 0
+        return self.run.first_by(self.env.now - self.start, self.steps, self.duration)[0] - 1
