@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from simpy import Event
 
+from tpusim.server.ample_replica import AmpleReplica
 from tpusim.server.checks import check_outages, check_server, refused
 from tpusim.server.moments import ARRIVAL, DOWN, UP, Moment, Picoseconds
 from tpusim.server.policy import Policy
@@ -19,6 +21,7 @@ from tpusim.server.sequence import Sequence
 from tpusim.server.served import Begun, Served
 from tpusim.server.span_log import MOST_SPANS, SpanLog
 from tpusim.server.step_load import StepCosts
+from tpusim.server.stepped_replica import SteppedReplica
 from tpusim.traffic import Traffic
 
 
@@ -97,7 +100,8 @@ def serve(
         pools.append((decode.policy, decode.replicas, decode.router))
     check_server(traffic.requests, pools)
     check_outages([(0, 0, ready_ps), *outages], sum(count for _, count, _ in pools))
-    server = _Server(traffic, policy, costs, replicas, router, decode, fold)
+    goes_down = bool(ready_ps or outages)
+    server = _Server(traffic, policy, costs, replicas, router, decode, fold, goes_down)
     server.begin(ready_ps, outages)
     return server.run(watch or Watch((), lambda _: False))
 
@@ -114,6 +118,7 @@ class _Server:
         router: Router,
         decode: DecodePool | None,
         fold: bool,
+        goes_down: bool,
     ) -> None:
         self.env = Picoseconds()
         self.traffic = traffic
@@ -123,6 +128,7 @@ class _Server:
         self.block = block_of(traffic.requests, policy)
         self.logs: list[SpanLog] = []
         self.fold = fold
+        self.goes_down = goes_down
         self.most = MOST_SPANS // (replicas + (decode.replicas if decode else 0))
         self.decode = decode
         self.next = 0
@@ -145,25 +151,33 @@ class _Server:
         costs: StepCosts,
         count: int,
         send: Send | None = None,
-    ) -> list[Replica]:
+    ) -> list[SteppedReplica]:
         first = len(self.logs)
         self.logs += [SpanLog(self.most) for _ in range(count)]
-        return [
-            Replica(
-                self.env,
-                number,
-                policy,
-                costs,
-                self.records,
-                self.logs[number],
-                done=self._done,
-                send=send,
-                receives=send is None and self.decode is not None,
-                block=self.block,
-                fold=self.fold,
+        made: list[SteppedReplica] = []
+        for number in range(first, first + count):
+            of_all = self.env, number, policy, costs, self.records, self.logs[number], self._done
+            if self._is_ample(policy):
+                made.append(AmpleReplica(*of_all))
+                continue
+            made.append(
+                Replica(
+                    *of_all,
+                    send=send,
+                    receives=send is None and self.decode is not None,
+                    block=self.block,
+                    fold=self.fold,
+                )
             )
-            for number in range(first, first + count)
-        ]
+        return made
+
+    def _is_ample(self, policy: Policy) -> bool:
+        """Return whether an `AmpleReplica` does what a replica with this policy does."""
+        if self.goes_down or self.block or self.decode is not None or not self.fold:
+            return False
+        requests = self.traffic.requests
+        tokens = np.where(self.refused, 0, requests.prompt + requests.output)
+        return AmpleReplica.suits(policy, int(tokens.max(initial=0)))
 
     def begin(self, ready_ps: int, outages: Many[Outage]) -> None:
         """Plan the outages and the first arrivals."""
@@ -172,6 +186,7 @@ class _Server:
         for number, (pool, replica) in enumerate(members):
             times = [(0, ready_ps), *((down, up) for at, down, up in outages if at == number)]
             for down, up in _merged(times):
+                assert isinstance(replica, Replica)
                 self._plan_outage(pool, replica, down, up)
         if self.traffic.users:
             for _ in range(self.traffic.users):
