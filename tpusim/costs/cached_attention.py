@@ -5,7 +5,9 @@ kernels/ragged_paged_attention/v3): it copies whole pages of the cache to the ch
 at a time, and multiplies them by a block of the queries of one sequence.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from tpusim.costs.attention import kernel_flops, score_seconds
 from tpusim.costs.compute import copy_bandwidth, hbm_seconds, matrix_rate, vector_seconds
@@ -107,12 +109,32 @@ class CachedAttentionRates:
 
     def decode_seconds(self, decodes: float, context: float) -> float:
         """Return the seconds of sequences that decode, with `context` keys of all ranks."""
-        decodes, context = decodes / self.ranks, context / self.ranks
+        tokens, keys = decodes / self.ranks, context / self.ranks
         if self.window:
-            context = min(context, self.window * decodes / self.drafted)
-        arithmetic = context * self.decoded_key
-        memory = self._memory(decodes, context)
+            keys = min(keys, self.window * tokens / self.drafted)
+        arithmetic = keys * self.decoded_key
+        memory = self._memory(tokens, keys)
         return (arithmetic if arithmetic > memory else memory) + self.launch
+
+    def decoding(self, decodes: float) -> Callable[[float], float]:
+        """Return `decode_seconds` of so many tokens, as a function of the keys."""
+        ranks, decoded_key, launch = self.ranks, self.decoded_key, self.launch
+        key, page, turn = self.key, self.page, self.turn
+        tokens = decodes / ranks
+        most = self.window * tokens / self.drafted if self.window else inf
+        queries, written = tokens * self.query, tokens * (key + self.output)
+
+        def seconds(context: float) -> float:
+            keys = context / ranks
+            if keys > most:
+                keys = most
+            arithmetic = keys * decoded_key
+            read = keys * key + queries
+            turned = read if read < written else written
+            memory = read + written + turn * turned + keys * page
+            return (arithmetic if arithmetic > memory else memory) + launch
+
+        return seconds
 
     def _memory(self, tokens: float, keys: float) -> float:
         """Return the seconds of HBM for tokens and the keys that their sequences see."""

@@ -1,5 +1,6 @@
 """Seconds of linear attention in the steps of a server."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tpusim.costs.compute import hbm_seconds
@@ -52,6 +53,11 @@ class CachedLinearRates:
         """Return the seconds of sequences that decode, whatever their context."""
         del context
         return decodes / self.ranks / self.drafted * self.decoded + self.launch
+
+    def decoding(self, decodes: float) -> Callable[[float], float]:
+        """Return `decode_seconds` of so many tokens, as a function of the keys."""
+        found = self.decode_seconds(decodes, 0.0)
+        return lambda _: found
 
 
 def cached_linear_seconds(work: CachedLinearWork, device: Device) -> float:

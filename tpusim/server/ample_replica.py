@@ -27,11 +27,12 @@ class AmpleReplica(SteppedReplica):
     waiting: requests that hold no pages, in the order in which they are admitted.
     prompt: the one whose prompt is computed in part, if there is one.
     chosen: sequences whose prompts are in the present step.
-    clock: decode steps that are done, and one, as in `TokenClock`.
+    clock: decode steps that are done, and one, as in `TokenClock`. Decoding sequences hold the
+        pages of the step before, as those of the next one are taken when it begins.
     decoding: a heap of the sequences that decode: the clock at which each is complete, the order in
         which it began to decode, and itself.
+    hosts: `Policy.host` of each number of sequences.
     keys: the keys of the decoding sequences, summed; see `Rank`.
-    level: the clock for which decoding sequences hold their pages.
     pages: that are taken.
     """
 
@@ -46,7 +47,6 @@ class AmpleReplica(SteppedReplica):
         done: Done,
     ) -> None:
         super().__init__(env, number)
-        self.policy = policy
         self.costs = costs
         self.records = records
         self.log = log
@@ -54,6 +54,7 @@ class AmpleReplica(SteppedReplica):
         self.page_size = policy.page_size
         self.budget = policy.max_num_batched_tokens
         self.slots = policy.slots
+        self.hosts = [policy.host(sequences) for sequences in range(self.slots + 1)]
         self.peak = records.peak
         self.waiting: deque[Sequence] = deque()
         self.prompt: Sequence | None = None
@@ -61,7 +62,7 @@ class AmpleReplica(SteppedReplica):
         self.decoding: list[tuple[int, int, Sequence]] = []
         self.growth = PageGrowth(policy.page_size)
         self.clock = 1
-        self.joined = self.keys = self.level = self.pages = 0
+        self.joined = self.keys = self.pages = 0
 
     @staticmethod
     def suits(policy: Policy, longest: int) -> bool:
@@ -94,33 +95,27 @@ class AmpleReplica(SteppedReplica):
 
     # the beginning of a step
 
-    def _next(self) -> bool:
-        self.start = self.env.now
+    def _next(self, now: int) -> bool:
         decodes, clock = len(self.decoding), self.clock
-        if decodes:
-            self._take(self.growth.between(self.level, clock))
-        self.level = clock
+        self.start = now
+        self.pages += self.growth.counts[(clock - 1) % self.page_size]
         if self.waiting or self.prompt is not None:
             self._choose(self.budget - decodes)
+        asked = self.pages
         context = self.keys + decodes * clock
         if self.chosen:
             self.run, self.steps = None, 1
             self.duration = self._prompts_ps(decodes, context)
         elif decodes:
             self.steps = self.decoding[0][0] - clock
-            asked = self.pages + -(-(self.steps - 1) // self.page_size) * decodes
-            if asked > self.peak.pages:
-                self.peak.pages = asked
-            self.run = DecodeRun(self.costs, decodes, context, decodes, *self.policy.host(decodes))
+            asked += -(-(self.steps - 1) // self.page_size) * decodes
+            self.run = DecodeRun(self.costs, decodes, context, decodes, *self.hosts[decodes])
             self.duration = self.run.ps(self.steps)
         else:
             return False
+        if asked > self.peak.pages:
+            self.peak.pages = asked
         return True
-
-    def _take(self, pages: int) -> None:
-        self.pages += pages
-        if self.pages > self.peak.pages:
-            self.peak.pages = self.pages
 
     def _choose(self, budget: int) -> None:
         """Choose the prompts of the next step, `chunk` tokens of each."""
@@ -133,10 +128,11 @@ class AmpleReplica(SteppedReplica):
                 sequence = self.waiting.popleft()
                 self.records.scheduled[sequence.request] = self.start
             missing = sequence.tokens - sequence.computed
-            self.peak.tokens = max(self.peak.tokens, whole - budget + missing)
+            if whole - budget + missing > self.peak.tokens:
+                self.peak.tokens = whole - budget + missing
             chunk = sequence.chunk = missing if missing < budget else budget
             pages = -(-(sequence.computed + chunk) // page)
-            self._take(pages - sequence.pages)
+            self.pages += pages - sequence.pages
             sequence.pages = pages
             chosen.append(sequence)
             budget -= chunk
@@ -152,7 +148,7 @@ class AmpleReplica(SteppedReplica):
             tokens += chunk
             keys += computed + chunk
             pairs += chunk * computed + chunk * (chunk + 1) // 2
-        between, least = self.policy.host(len(self.chosen) + decodes)
+        between, least = self.hosts[len(self.chosen) + decodes]
         time = between + self.costs.step_ps(StepLoad(decodes, context, tokens, keys, pairs))
         return time if time > least else least
 
@@ -162,9 +158,7 @@ class AmpleReplica(SteppedReplica):
         start, chosen, decoding = self.start, self.chosen, self.decoding
         decodes, prefills, time = len(decoding), 0, now - start
         if steps > 1:
-            last = self.clock + steps - 1
-            self.pages += self.growth.between(self.level, last)
-            self.level = last
+            self.pages += self.growth.between(self.clock, self.clock + steps - 1)
         for sequence in chosen:
             prefills += sequence.chunk
         self.log.add(
@@ -185,7 +179,7 @@ class AmpleReplica(SteppedReplica):
         key = sequence.key
         self.growth.remove(key)
         self.keys -= key
-        self.pages -= -(-(key + self.level) // self.page_size)
+        self.pages -= -(-(key + self.clock - 1) // self.page_size)
         self.records.answer(sequence.request, now, 0)
         self.done(sequence)
 

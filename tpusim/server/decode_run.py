@@ -67,8 +67,9 @@ class DecodeRun:
         """
         low, low_ps, high, high_ps = 0, 0, steps, total
         while high - low > 1:
-            guess = low + -(-(elapsed - low_ps) * (high - low) // max(1, high_ps - low_ps))
-            guess = min(max(guess, low + 1), high - 1)
+            guess = low + -(-(elapsed - low_ps) * (high - low) // ((high_ps - low_ps) or 1))
+            if not low < guess < high:
+                guess = low + 1 if guess <= low else high - 1
             time = self.ps(guess)
             if time >= elapsed:
                 if (time - elapsed) * (guess - low) < time - low_ps:

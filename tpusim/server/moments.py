@@ -40,11 +40,12 @@ class Picoseconds(Environment):
 class Moment(Event):
     """An event that calls a function after `delay` picoseconds."""
 
+    _ok = True
+    _value = None
+
     def __init__(
         self, env: Picoseconds, delay: int, order: int, call: Callable[[Event], None]
     ) -> None:
         self.env = env
         self.callbacks = [call]
-        self._ok = True
-        self._value = None
         env.schedule(self, EventPriority(order), delay)

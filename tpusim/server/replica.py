@@ -126,14 +126,14 @@ class Replica(SteppedReplica):
 
     # the beginning of a step
 
-    def _next(self) -> bool:
+    def _next(self, now: int) -> bool:
         """Plan the next steps, if there is something to do; return whether there is."""
         if self.held.waiting:
             self.held.check()
         clock = self.clock.received
         chosen = self._choose_mixed(clock) if self.mixed else self._choose_apart(clock)
         if chosen:
-            self._note_scheduled(chosen)
+            self._note_scheduled(chosen, now)
         if self.receives:
             self._note_adopted(clock)
         decodes = lost = 0
@@ -154,7 +154,7 @@ class Replica(SteppedReplica):
             if lost:
                 self.wake()
             return False
-        self.start = self.env.now
+        self.start = now
         return True
 
     def _choose_mixed(self, clock: int) -> list[Sequence]:
@@ -183,8 +183,8 @@ class Replica(SteppedReplica):
                 rank.make_room(clock)
         return chosen
 
-    def _note_scheduled(self, chosen: list[Sequence]) -> None:
-        self.chosen, now = chosen, self.env.now
+    def _note_scheduled(self, chosen: list[Sequence], now: int) -> None:
+        self.chosen = chosen
         for sequence in chosen:
             self.records.schedule(sequence.request, now, sequence.computed)
 

@@ -229,8 +229,9 @@ class _Server:
 
     def _plan_arrival(self) -> None:
         """Plan the next arrival of an open loop."""
-        delay = self.records.arrival[self.next] + self.request_ps - self.env.now
-        Moment(self.env, delay, ARRIVAL, self._arrive)
+        env = self.env
+        delay = self.records.arrival[self.next] + self.request_ps - env.now
+        Moment(env, delay, ARRIVAL, self._arrive)
 
     def _arrive(self, _: Event) -> None:
         """Let all requests enter that arrive now."""

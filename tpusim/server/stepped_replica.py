@@ -46,7 +46,7 @@ class SteppedReplica(ABC):
         """Return the tokens of a prompt that are cached."""
 
     @abstractmethod
-    def _next(self) -> bool:
+    def _next(self, now: int) -> bool:
         """Plan the next steps, if there is something to do; return whether there is."""
 
     @abstractmethod
@@ -62,16 +62,17 @@ class SteppedReplica(ABC):
     def _begin(self, _: Event) -> None:
         self.asked = False
         if self.ending is None and self.up:
-            self._go_on()
+            self._go_on(self.env.now)
 
-    def _go_on(self) -> None:
+    def _go_on(self, now: int) -> None:
         """Run steps until something else happens."""
         env = self.env
-        while self._next():
+        while self._next(now):
             if not env.advance(self.duration):
                 self.ending = Moment(env, self.duration, END + self.number, self._end)
                 return
-            self._take_effect(self.start + self.duration, self.steps)
+            now += self.duration
+            self._take_effect(now, self.steps)
             if env.busy:
                 self.wake()
                 return
@@ -80,11 +81,12 @@ class SteppedReplica(ABC):
         if event is not self.ending:  # the run was cut short, or lost
             return
         self.ending = None
-        self._take_effect(self.start + self.duration, self.steps)
+        now = self.env.now
+        self._take_effect(now, self.steps)
         if self.env.busy:
             self.wake()
         else:
-            self._go_on()
+            self._go_on(now)
 
     def _cut_short(self) -> None:
         """End a run with the step in which something has happened now."""

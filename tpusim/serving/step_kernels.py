@@ -48,13 +48,6 @@ class StepKernels:
             found += times * rates.seconds(load)
         return found
 
-    def decode_seconds(self, decodes: int, context: int) -> float:
-        """Return the seconds of all kernels in a step that only decodes."""
-        found = 0.0
-        for times, rates in self.each:
-            found += times * rates.decode_seconds(decodes, context)
-        return found
-
     @property
     def windows(self) -> bool:
         """True if some kernel sees a window, so that its time is no straight line of the keys."""
@@ -64,16 +57,14 @@ class StepKernels:
 class DecodeSteps:
     """Steps that decode a number of tokens, whatever their keys.
 
-    decodes: the tokens.
     base: picoseconds of a step without its kernels.
     """
 
-    __slots__ = ("base", "context", "decodes", "first_ps", "kernels", "windows")
+    __slots__ = ("base", "context", "first_ps", "kernels", "windows")
 
     def __init__(self, decodes: int, base: int, kernels: StepKernels) -> None:
-        self.decodes = decodes
         self.base = base
-        self.kernels = kernels
+        self.kernels = [(times, rates.decoding(decodes)) for times, rates in kernels.each]
         self.windows = kernels.windows
         self.context, self.first_ps = 0, self._kernels_ps(0)
 
@@ -81,19 +72,25 @@ class DecodeSteps:
         """Return the picoseconds of `steps` in a row; see `StepCosts.decode_ps`."""
         if context != self.context:  # a run is asked for several numbers of its steps
             self.context, self.first_ps = context, self._kernels_ps(context)
-        return steps * self.base + self._summed(context, self.first_ps, steps, growth)
+        if steps > 2 and self.windows:
+            return steps * self.base + self._summed(context, self.first_ps, steps, growth)
+        last = self._kernels_ps(context + (steps - 1) * growth) if steps > 1 else self.first_ps
+        return steps * self.base + steps * (self.first_ps + last) // 2
 
     def _kernels_ps(self, context: int) -> int:
         """Return the picoseconds of the kernels of one step."""
-        return picoseconds(self.kernels.decode_seconds(self.decodes, context))
+        seconds = 0.0
+        for times, kernel_seconds in self.kernels:
+            seconds += times * kernel_seconds(context)
+        return picoseconds(seconds)
 
     def _summed(self, context: int, one: int, steps: int, growth: int) -> int:
-        """Return the picoseconds of the kernels of steps in a row; those of the first are `one`."""
+        """Return the picoseconds of kernels with windows in steps in a row, `one` in the first."""
         last = steps - 1
         if not last:
             return one
         other = self._kernels_ps(context + last * growth)
-        if last < 2 or not self.windows:
+        if last < 2:
             return steps * (one + other) // 2
         half = steps // 2
         middle = self._kernels_ps(context + half * growth)
