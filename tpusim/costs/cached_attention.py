@@ -79,7 +79,7 @@ class CachedAttentionRates:
             launch=work.operations * device.costs.op_launch,
         )
 
-    def seconds(self, load: AttentionLoad) -> float:
+    def seconds(self, load: AttentionLoad | tuple[float, ...]) -> float:
         """Return the seconds of a load: sequences that decode, then prompts, and a launch.
 
         Each is `max(arithmetic, bytes / HBM + pages)`. The kernel takes one sequence after the
@@ -89,7 +89,7 @@ class CachedAttentionRates:
         A block of keys is computed whole, also where the sequence ends within it: of a prompt of
         1024 tokens in blocks of 4096 keys, all 4096 (profiles of 7x, Qwen2.5-32B and Qwen3-32B).
 
-        load: of all ranks.
+        load: of all ranks; the numbers of an `AttentionLoad`.
         """
         decodes, context, tokens, keys, pairs = map(float, load)
         decoding = self.decode_seconds(decodes, context)

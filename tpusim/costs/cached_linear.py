@@ -44,10 +44,10 @@ class CachedLinearRates:
         prompt = seconds(LINEAR_CHUNK, 0.0) / LINEAR_CHUNK
         return cls(float(work.ranks), work.drafted, decoded, prompt, launch)
 
-    def seconds(self, load: AttentionLoad) -> float:
+    def seconds(self, load: AttentionLoad | tuple[float, ...]) -> float:
         """Return the seconds of a load of all ranks: sequences that decode, then prompts."""
-        prompts = float(load.prefills) / self.ranks * self.prompt
-        return prompts + self.decode_seconds(float(load.decodes), float(load.context))
+        decodes, context, prefills, _, _ = map(float, load)
+        return prefills / self.ranks * self.prompt + self.decode_seconds(decodes, context)
 
     def decode_seconds(self, decodes: float, context: float) -> float:
         """Return the seconds of sequences that decode, whatever their context."""

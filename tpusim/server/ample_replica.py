@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -31,7 +32,7 @@ class AmpleReplica(SteppedReplica):
         pages of the step before, as those of the next one are taken when it begins.
     decoding: a heap of the sequences that decode: the clock at which each is complete, the order in
         which it began to decode, and itself.
-    hosts: `Policy.host` of each number of sequences.
+    host: `Policy.host`.
     keys: the keys of the decoding sequences, summed; see `Rank`.
     pages: that are taken.
     """
@@ -54,7 +55,7 @@ class AmpleReplica(SteppedReplica):
         self.page_size = policy.page_size
         self.budget = policy.max_num_batched_tokens
         self.slots = policy.slots
-        self.hosts = [policy.host(sequences) for sequences in range(self.slots + 1)]
+        self.host = cache(policy.host)
         self.peak = records.peak
         self.waiting: deque[Sequence] = deque()
         self.prompt: Sequence | None = None
@@ -109,7 +110,7 @@ class AmpleReplica(SteppedReplica):
         elif decodes:
             self.steps = self.decoding[0][0] - clock
             asked += -(-(self.steps - 1) // self.page_size) * decodes
-            self.run = DecodeRun(self.costs, decodes, context, decodes, *self.hosts[decodes])
+            self.run = DecodeRun(self.costs, decodes, context, decodes, *self.host(decodes))
             self.duration = self.run.ps(self.steps)
         else:
             return False
@@ -148,7 +149,7 @@ class AmpleReplica(SteppedReplica):
             tokens += chunk
             keys += computed + chunk
             pairs += chunk * computed + chunk * (chunk + 1) // 2
-        between, least = self.hosts[len(self.chosen) + decodes]
+        between, least = self.host(len(self.chosen) + decodes)
         time = between + self.costs.step_ps(StepLoad(decodes, context, tokens, keys, pairs))
         return time if time > least else least
 

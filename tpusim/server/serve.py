@@ -192,7 +192,7 @@ class _Server:
             for _ in range(self.traffic.users):
                 self._send_next()
         elif len(self.traffic.requests):
-            self._plan_arrival()
+            self._plan_arrival(self.env.now)
 
     def run(self, watch: Watch) -> Served:
         """Serve all requests, unless `watch` ends it."""
@@ -205,10 +205,11 @@ class _Server:
         self.env.run()
         return self.records.served(self.logs)
 
-    def _note_sent(self) -> None:
+    def _note_sent(self, awaited: tuple[int, Event]) -> None:
         """Let the simulation pause if as many requests are sent as somebody waits for."""
-        if self.awaited is not None and self.next >= self.awaited[0]:
-            self.awaited[1].succeed()
+        count, reached = awaited
+        if self.next >= count:
+            reached.succeed()
             self.awaited = None
 
     def _plan_outage(self, pool: ReplicaPool, replica: Replica, down: int, up: int) -> None:
@@ -227,23 +228,24 @@ class _Server:
 
     # arrivals
 
-    def _plan_arrival(self) -> None:
+    def _plan_arrival(self, now: int) -> None:
         """Plan the next arrival of an open loop."""
-        env = self.env
-        delay = self.records.arrival[self.next] + self.request_ps - env.now
-        Moment(env, delay, ARRIVAL, self._arrive)
+        sent = self.records.arrival[self.next]
+        Moment(self.env, sent + self.request_ps - now, ARRIVAL, self._arrive)
 
     def _arrive(self, _: Event) -> None:
         """Let all requests enter that arrive now."""
         arrival, count = self.records.arrival, len(self.records.arrival)
-        sent = self.env.now - self.request_ps
+        now = self.env.now
+        sent = now - self.request_ps
         while self.next < count and arrival[self.next] <= sent:
             if not self.refused[self.next]:
-                self._enter(self.next)
+                self._enter(self.next, now)
             self.next += 1
-        self._note_sent()
+        if self.awaited is not None:
+            self._note_sent(self.awaited)
         if self.next < count:
-            self._plan_arrival()
+            self._plan_arrival(now)
 
     def _send_next(self) -> None:
         """Let a user of a closed loop send the next request that is not refused."""
@@ -251,15 +253,16 @@ class _Server:
         while self.next < len(arrival):
             request = self.next
             self.next += 1
-            arrival[request] = self.env.now
+            now = arrival[request] = self.env.now
             if not self.refused[request]:
-                Moment(self.env, self.request_ps, ARRIVAL, partial(self._enter, request))
+                enter = partial(self._enter, request, now + self.request_ps)
+                Moment(self.env, self.request_ps, ARRIVAL, enter)
                 return
 
-    def _enter(self, request: int, _: Event | None = None) -> None:
+    def _enter(self, request: int, now: int, _: Event | None = None) -> None:
         """Let a request enter that the host has taken in."""
         records = self.records
-        records.present_ps -= self.env.now - self.request_ps
+        records.present_ps -= now - self.request_ps
         sequence = Sequence(request, records.prompt[request], records.asked[request])
         if self.block:
             sequence.blocks = prompt_blocks(self.traffic.requests, request, self.block)
@@ -270,7 +273,8 @@ class _Server:
     def _done(self, _: Sequence) -> None:
         if self.traffic.users:
             self._send_next()
-            self._note_sent()
+            if self.awaited is not None:
+                self._note_sent(self.awaited)
 
     def _send(self, replica: Replica, sequence: Sequence) -> None:
         """Transfer the cache of a prompt to a replica that decodes."""

@@ -9,7 +9,6 @@ from tpusim.engine.clock import picoseconds
 from tpusim.hardware import Device
 from tpusim.partition import DTYPE_BYTES
 from tpusim.program import (
-    AttentionLoad,
     CachedAttentionWork,
     CachedLinearWork,
     Compute,
@@ -41,8 +40,8 @@ class StepKernels:
         )
         return cls(tuple((times, each) for times, each in rates if each is not None))
 
-    def seconds(self, load: AttentionLoad) -> float:
-        """Return the seconds of all kernels on a load."""
+    def seconds(self, load: tuple[float, ...]) -> float:
+        """Return the seconds of all kernels on the numbers of an `AttentionLoad`."""
         found = 0.0
         for times, rates in self.each:
             found += times * rates.seconds(load)

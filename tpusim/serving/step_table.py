@@ -14,7 +14,6 @@ from tpusim.hardware import Slice
 from tpusim.models import Architecture
 from tpusim.pipeline.serving_step import StepShape
 from tpusim.plan import ServingPlan
-from tpusim.program import AttentionLoad
 from tpusim.results import ServedStep
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.capacity import StepMemory
@@ -70,6 +69,9 @@ class StepTable:
     routes_padding: bool = False
     known: SharedSteps = field(default_factory=SharedSteps)
     _kernels: dict[int, StepKernels] = field(default_factory=dict, init=False)
+    _steps: dict[tuple[int, int, int], tuple[int, StepKernels]] = field(
+        default_factory=dict, init=False
+    )
     _decodes: dict[int, DecodeSteps] = field(default_factory=dict, init=False)
     ranks: int = field(default=1, init=False)
 
@@ -84,10 +86,13 @@ class StepTable:
     def step_ps(self, load: StepLoad) -> int:
         """Return the picoseconds of one step."""
         bucket = self._bucket(load)
-        base = self._base_of(bucket)
+        found = self._steps.get(bucket)
+        if found is None:
+            found = self._steps[bucket] = self._base_of(bucket), self._kernels_of(bucket)
+        base, kernels = found
         if self.buckets.cache:
             load = self._read(load)
-        return base + picoseconds(self._kernels_of(bucket).seconds(AttentionLoad(*load[:-1])))
+        return base + picoseconds(kernels.seconds(load[:-1]))
 
     def decode_ps(self, decodes: int, context: int, steps: int, growth: int) -> int:
         """Return the picoseconds of `steps` decode steps in a row.
@@ -155,7 +160,7 @@ class StepTable:
         works = attention_works(result.program, slowest_chip(self.pod), self.plan.kv_dtype)
         self.known.kernels[shape.tokens] = works
         kernels = StepKernels.of(works, self.plan.kv_dtype, self.pod.chip.device)
-        return result.timeline.total_ps - picoseconds(kernels.seconds(AttentionLoad(*nothing[:-1])))
+        return result.timeline.total_ps - picoseconds(kernels.seconds(nothing[:-1]))
 
     def _bucket(self, load: StepLoad) -> tuple[int, int, int]:
         """Return the tokens and rows of the bucket of a load, and the tokens that experts serve.
