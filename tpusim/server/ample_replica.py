@@ -27,11 +27,11 @@ class AmpleReplica(SteppedReplica):
 
     waiting: requests that hold no pages, in the order in which they are admitted.
     prompt: the one whose prompt is computed in part, if there is one.
-    chosen: sequences whose prompts are in the present step.
+    chosen: sequences whose prompts are in the present step, and `prefills` of their tokens.
     clock: decode steps that are done, and one, as in `TokenClock`. Decoding sequences hold the
         pages of the step before, as those of the next one are taken when it begins.
-    decoding: a heap of the sequences that decode: the clock at which each is complete, the order in
-        which it began to decode, and itself.
+    decoding: a heap of the sequences that decode: the clock at which each is complete, its request,
+        as they begin to decode in the order of these, and itself.
     host: `Policy.host`.
     keys: the keys of the decoding sequences, summed; see `Rank`.
     pages: that are taken.
@@ -63,7 +63,7 @@ class AmpleReplica(SteppedReplica):
         self.decoding: list[tuple[int, int, Sequence]] = []
         self.growth = PageGrowth(policy.page_size)
         self.clock = 1
-        self.joined = self.keys = self.pages = 0
+        self.prefills = self.keys = self.pages = 0
 
     @staticmethod
     def suits(policy: Policy, longest: int) -> bool:
@@ -99,76 +99,75 @@ class AmpleReplica(SteppedReplica):
     def _next(self, now: int) -> bool:
         decodes, clock = len(self.decoding), self.clock
         self.start = now
-        self.pages += self.growth.counts[(clock - 1) % self.page_size]
-        if self.waiting or self.prompt is not None:
-            self._choose(self.budget - decodes)
-        asked = self.pages
         context = self.keys + decodes * clock
-        if self.chosen:
-            self.run, self.steps = None, 1
-            self.duration = self._prompts_ps(decodes, context)
+        if decodes:
+            self.pages += self.growth.counts[(clock - 1) % self.page_size]
+        tokens = keys = pairs = 0
+        if self.waiting or self.prompt is not None:
+            tokens, keys, pairs = self._choose(self.budget - decodes)
+        asked = self.pages
+        self.prefills = tokens
+        if tokens:
+            between, least = self.host(len(self.chosen) + decodes)
+            time = between + self.costs.step_ps(StepLoad(decodes, context, tokens, keys, pairs))
+            self.run, self.steps, self.duration = None, 1, time if time > least else least
         elif decodes:
-            self.steps = self.decoding[0][0] - clock
-            asked += -(-(self.steps - 1) // self.page_size) * decodes
-            self.run = DecodeRun(self.costs, decodes, context, decodes, *self.host(decodes))
-            self.duration = self.run.ps(self.steps)
+            steps = self.steps = self.decoding[0][0] - clock
+            asked += -(-(steps - 1) // self.page_size) * decodes
+            run = self.run = DecodeRun(self.costs, decodes, context, decodes, *self.host(decodes))
+            self.duration = run.ps(steps)
         else:
             return False
         if asked > self.peak.pages:
             self.peak.pages = asked
         return True
 
-    def _choose(self, budget: int) -> None:
-        """Choose the prompts of the next step, `chunk` tokens of each."""
-        whole, page, chosen = self.budget, self.page_size, self.chosen
-        most = self.slots - len(self.decoding)
-        while budget > 0 and (self.prompt is not None or (self.waiting and len(chosen) < most)):
+    def _choose(self, budget: int) -> tuple[int, int, int]:
+        """Choose the prompts of the next step; return their tokens, keys and pairs (`StepLoad`)."""
+        chosen, waiting, peak = self.chosen, self.waiting, self.peak
+        sequences = len(self.decoding)
+        tokens = keys = pairs = 0
+        while budget > 0:
             if self.prompt is not None:
                 sequence, self.prompt = self.prompt, None
-            else:
-                sequence = self.waiting.popleft()
+            elif waiting and sequences < self.slots:
+                sequence = waiting.popleft()
                 self.records.scheduled[sequence.request] = self.start
-            missing = sequence.tokens - sequence.computed
-            if whole - budget + missing > self.peak.tokens:
-                self.peak.tokens = whole - budget + missing
-            chunk = sequence.chunk = missing if missing < budget else budget
-            pages = -(-(sequence.computed + chunk) // page)
+            else:
+                break
+            chunk = missing = sequence.tokens - sequence.computed
+            if self.budget - budget + missing > peak.tokens:
+                peak.tokens = self.budget - budget + missing
+            if chunk > budget:
+                chunk = budget
+            seen = sequence.computed + chunk
+            pages = -(-seen // self.page_size)
             self.pages += pages - sequence.pages
-            sequence.pages = pages
-            chosen.append(sequence)
-            budget -= chunk
-        sequences = len(self.decoding) + len(chosen)
-        if sequences > self.peak.sequences:
-            self.peak.sequences = sequences
-
-    def _prompts_ps(self, decodes: int, context: int) -> int:
-        """Return the time of a step with the prompts that are chosen."""
-        tokens = keys = pairs = 0
-        for sequence in self.chosen:
-            chunk, computed = sequence.chunk, sequence.computed
+            sequence.chunk, sequence.pages = chunk, pages
             tokens += chunk
-            keys += computed + chunk
-            pairs += chunk * computed + chunk * (chunk + 1) // 2
-        between, least = self.host(len(self.chosen) + decodes)
-        time = between + self.costs.step_ps(StepLoad(decodes, context, tokens, keys, pairs))
-        return time if time > least else least
+            keys += seen
+            pairs += chunk * sequence.computed + chunk * (chunk + 1) // 2
+            chosen.append(sequence)
+            sequences += 1
+            budget -= chunk
+        if sequences > peak.sequences:
+            peak.sequences = sequences
+        return tokens, keys, pairs
 
     # the end of a step
 
     def _take_effect(self, now: int, steps: int) -> None:
-        start, chosen, decoding = self.start, self.chosen, self.decoding
-        decodes, prefills, time = len(decoding), 0, now - start
+        start, decoding, chosen = self.start, self.decoding, self.chosen
+        clock = self.clock
+        time, tokens = now - start, len(decoding) * steps
         if steps > 1:
-            self.pages += self.growth.between(self.clock, self.clock + steps - 1)
-        for sequence in chosen:
-            prefills += sequence.chunk
-        self.log.add(
-            (start, now, time, steps, decodes * steps, prefills, self.pages, len(self.waiting))
-        )
-        self.clock += steps
-        if decodes:
-            self.records.gap(time // steps, decodes * steps)
-            while decoding and decoding[0][0] <= self.clock:
+            self.pages += self.growth.between(clock, clock + steps - 1)
+        waiting = len(self.waiting)
+        self.log.add((start, now, time, steps, tokens, self.prefills, self.pages, waiting))
+        clock = self.clock = clock + steps
+        if tokens:
+            self.records.gap(time // steps, tokens)
+            while decoding and decoding[0][0] <= clock:
                 self._complete(heappop(decoding)[2], now)
         if chosen:
             self.chosen = []
@@ -199,5 +198,4 @@ class AmpleReplica(SteppedReplica):
         key = sequence.key = sequence.tokens + 1 - self.clock
         self.growth.add(key)
         self.keys += key
-        self.joined += 1
-        heappush(self.decoding, (self.clock + sequence.left - 1, self.joined, sequence))
+        heappush(self.decoding, (self.clock + sequence.left - 1, sequence.request, sequence))

@@ -71,10 +71,13 @@ class DecodeSteps:
         """Return the picoseconds of `steps` in a row; see `StepCosts.decode_ps`."""
         if context != self.context:  # a run is asked for several numbers of its steps
             self.context, self.first_ps = context, self._kernels_ps(context)
-        if steps > 2 and self.windows:
-            return steps * self.base + self._summed(context, self.first_ps, steps, growth)
-        last = self._kernels_ps(context + (steps - 1) * growth) if steps > 1 else self.first_ps
-        return steps * self.base + steps * (self.first_ps + last) // 2
+        first = self.first_ps
+        if steps == 1:
+            return self.base + first
+        if self.windows:
+            return steps * self.base + self._summed(context, first, steps, growth)
+        last = self._kernels_ps(context + (steps - 1) * growth)
+        return steps * self.base + steps * (first + last) // 2
 
     def _kernels_ps(self, context: int) -> int:
         """Return the picoseconds of the kernels of one step."""
