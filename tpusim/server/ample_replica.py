@@ -25,6 +25,8 @@ class AmpleReplica(SteppedReplica):
     It does what a `Replica` does: no request loses its pages, so pages are counted for the log
     alone, and all sequences that decode have received their last token in the step before.
 
+    alone: nothing else happens but arrivals at this replica.
+    foreseen_ps: the arrival that ends the present run; None if the run is planned to its end.
     waiting: requests that hold no pages, in the order in which they are admitted.
     prompt: the one whose prompt is computed in part, if there is one.
     chosen: sequences whose prompts are in the present step, and `prefills` of their tokens.
@@ -46,12 +48,16 @@ class AmpleReplica(SteppedReplica):
         records: RequestLog,
         log: SpanLog,
         done: Done,
+        *,
+        alone: bool,
     ) -> None:
         super().__init__(env, number)
         self.costs = costs
         self.records = records
         self.log = log
         self.done = done
+        self.alone = alone
+        self.foreseen_ps: int | None = None
         self.page_size = policy.page_size
         self.budget = policy.max_num_batched_tokens
         self.slots = policy.slots
@@ -91,7 +97,7 @@ class AmpleReplica(SteppedReplica):
         self.waiting.append(sequence)
         if self.ending is None:
             self.wake()
-        elif may_join:
+        elif may_join and self.env.now != self.foreseen_ps:
             self._cut_short()
 
     # the beginning of a step
@@ -112,15 +118,27 @@ class AmpleReplica(SteppedReplica):
             time = between + self.costs.step_ps(StepLoad(decodes, context, tokens, keys, pairs))
             self.run, self.steps, self.duration = None, 1, time if time > least else least
         elif decodes:
-            steps = self.steps = self.decoding[0][0] - clock
+            steps = self.decoding[0][0] - clock
             asked += -(-(steps - 1) // self.page_size) * decodes
-            run = self.run = DecodeRun(self.costs, decodes, context, decodes, *self.host(decodes))
-            self.duration = run.ps(steps)
+            self.run = DecodeRun(self.costs, decodes, context, decodes, *self.host(decodes))
+            self._plan_run(self.run, steps)
         else:
             return False
         if asked > self.peak.pages:
             self.peak.pages = asked
         return True
+
+    def _plan_run(self, run: DecodeRun, steps: int) -> None:
+        """Plan a run up to the step in which a request arrives that may be admitted, or its end."""
+        self.foreseen_ps = None
+        if self.alone and not self.waiting and len(self.decoding) < self.slots:
+            next_ps = self.env.next_ps
+            if next_ps is not None:
+                until, duration = run.foreseen(next_ps - self.start, steps)
+                if until:
+                    self.foreseen_ps, self.steps, self.duration = next_ps, until, duration
+                    return
+        self.steps, self.duration = steps, run.ps(steps)
 
     def _choose(self, budget: int) -> tuple[int, int, int]:
         """Choose the prompts of the next step; return their tokens, keys and pairs (`StepLoad`)."""
@@ -155,6 +173,14 @@ class AmpleReplica(SteppedReplica):
         return tokens, keys, pairs
 
     # the end of a step
+
+    def _goes_on(self) -> bool:
+        if self.run is None or self.foreseen_ps is None or self.waiting:
+            return False
+        self.foreseen_ps = None  # the request was refused
+        self.steps = self.decoding[0][0] - self.clock
+        self.duration = self.run.ps(self.steps)
+        return True
 
     def _take_effect(self, now: int, steps: int) -> None:
         start, decoding, chosen = self.start, self.decoding, self.chosen

@@ -57,6 +57,20 @@ class DecodeRun:
             self.looked = steps
         return min(self.short, steps)
 
+    def foreseen(self, elapsed: int, steps: int) -> tuple[int, int]:
+        """Return which of `steps` steps ends first more than `elapsed` after the start, and when.
+
+        No step is shorter than the first, so it is one of the first `elapsed / first + 1`. Return
+        (0, 0) unless it is the last of these: all of the run, or a search, tells it then.
+        """
+        most = elapsed // self.ps(1) + 1
+        if most >= steps:
+            return 0, 0
+        time = self.ps(most)
+        if elapsed < time and (time - elapsed) * most < time:
+            return most, time
+        return 0, 0
+
     def first_by(self, elapsed: int, steps: int, total: int) -> tuple[int, int]:
         """Return which of `steps` steps ends first `elapsed` after the start or later, and when.
 

@@ -28,6 +28,11 @@ class Picoseconds(Environment):
         """Something else happens in the present picosecond."""
         return bool(self._queue) and self._queue[0][0] <= self._now
 
+    @property
+    def next_ps(self) -> int | None:
+        """The time at which something happens next; None if nothing does."""
+        return self._queue[0][0] if self._queue else None
+
     def advance(self, delay: int) -> bool:
         """Go on by `delay` picoseconds if nothing happens until then; return whether it is so."""
         later = self._now + delay

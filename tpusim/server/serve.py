@@ -158,7 +158,7 @@ class _Server:
         for number in range(first, first + count):
             of_all = self.env, number, policy, costs, self.records, self.logs[number], self._done
             if self._is_ample(policy):
-                made.append(AmpleReplica(*of_all))
+                made.append(AmpleReplica(*of_all, alone=count == 1))
                 continue
             made.append(
                 Replica(

@@ -53,6 +53,10 @@ class SteppedReplica(ABC):
     def _take_effect(self, now: int, steps: int) -> None:
         """Let the sequences have what was computed in steps that end now."""
 
+    def _goes_on(self) -> bool:
+        """Return whether the present run is longer than it was planned, now that this has ended."""
+        return False
+
     def wake(self) -> None:
         """Begin a step once all has happened that happens now, if there is none."""
         if self.ending is None and not self.asked and self.up:
@@ -80,8 +84,12 @@ class SteppedReplica(ABC):
     def _end(self, event: Event) -> None:
         if event is not self.ending:  # the run was cut short, or lost
             return
-        self.ending = None
         now = self.env.now
+        if self._goes_on():
+            left = self.start + self.duration - now
+            self.ending = Moment(self.env, left, END + self.number, self._end)
+            return
+        self.ending = None
         self._take_effect(now, self.steps)
         if self.env.busy:
             self.wake()

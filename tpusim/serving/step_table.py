@@ -21,6 +21,9 @@ from tpusim.serving.engines.buckets import Buckets
 from tpusim.serving.step_kernels import DecodeSteps, KernelWorks, StepKernels, attention_works
 from tpusim.simulation.serving_run import serve_step
 
+MOST_SIZES = 1 << 16
+"""Loads, without their keys, of which a table keeps the bucket."""
+
 
 @dataclass(slots=True)
 class SharedSteps:
@@ -85,10 +88,14 @@ class StepTable:
 
     def step_ps(self, load: StepLoad) -> int:
         """Return the picoseconds of one step."""
-        bucket = self._bucket(load)
-        found = self._steps.get(bucket)
+        decodes, _, prefills, _, _, routed = load
+        sizes = decodes, prefills, routed
+        found = self._steps.get(sizes)
         if found is None:
-            found = self._steps[bucket] = self._base_of(bucket), self._kernels_of(bucket)
+            bucket = self._bucket(load)
+            found = self._base_of(bucket), self._kernels_of(bucket)
+            if len(self._steps) < MOST_SIZES:
+                self._steps[sizes] = found
         base, kernels = found
         if self.buckets.cache:
             load = self._read(load)
