@@ -31,7 +31,7 @@ class Picoseconds(Environment):
     @property
     def next_ps(self) -> int | None:
         """The time at which something happens next; None if nothing does."""
-        return self._queue[0][0] if self._queue else None
+        return int(self._queue[0][0]) if self._queue else None
 
     def advance(self, delay: int) -> bool:
         """Go on by `delay` picoseconds if nothing happens until then; return whether it is so."""
