@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("advised")
 
 SEEDS = Path(__file__).parent / "seeds"
 FOUND = sorted(path for path in SEEDS.glob("*/*") if path.parent.name in KINDS)
-USUAL = {kind: 10 if kind == "hugging_face" else 40 for kind in KINDS}
+USUAL = {kind: 10 if kind == "hugging_face" else 20 for kind in KINDS}
 """Inputs of each kind otherwise; a config whose step does not fit has ways to fit searched."""
 
 ALL = {kind: 2000 if kind == "hlo" else 1200 for kind in KINDS}

@@ -20,6 +20,7 @@ def page() -> str:
     return (FOLDER / "README.md").read_text("utf-8")
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_tables_of_today(experiment: ModuleType, page: str) -> None:
     sizes, changes = (
         page.split(f"<!-- {name} -->\n")[1].split(f"<!-- /{name} -->")[0].splitlines()[2:]

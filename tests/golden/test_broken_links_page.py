@@ -1,10 +1,12 @@
 """The experiment on broken switches: what its page says is what the simulator says today."""
 
+import pytest
 from scripts import EXPERIMENTS, experiment
 
 PAGE = (EXPERIMENTS / "broken_links" / "README.md").read_text("utf-8")
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_all_to_alls() -> None:
     worst = 0.0
     for shape, published, found in experiment("broken_links").exchanges():
@@ -14,6 +16,7 @@ def test_the_page_has_the_all_to_alls() -> None:
     assert f"**{worst:.1%}**".replace("%**", "** %") in PAGE
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_steps_of_the_smallest_models() -> None:
     for case in experiment("broken_links").cases("BERT-1", quick=True):
         slower = " | ".join(f"{each:.1%}" for each in case.slower)

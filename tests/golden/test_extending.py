@@ -90,6 +90,7 @@ def test_a_new_model_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert from_hf(tmp_path / "config.json").parameter_count == pytest.approx(7.3e9, rel=0.01)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unadvised")
 def test_a_new_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     names, out = walked("A new figure", capsys)

@@ -11,6 +11,7 @@ def printed() -> str:
     return "\n".join(experiment(NAME).tables())
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_tables_of_today(printed: str) -> None:
     page = (EXPERIMENTS / NAME / "README.md").read_text("utf-8")
     for table in printed.split("\n\n"):

@@ -47,9 +47,13 @@ def cells(source: Path) -> list[str]:
     ]
 
 
+def of_a_notebook(source: Path) -> list[pytest.MarkDecorator]:
+    long = [pytest.mark.thorough] if source.stem == "thirty_days_for_a_70b_model" else []
+    return marks(source.read_text("utf-8")) + long
+
+
 @pytest.mark.parametrize(
-    "source",
-    [pytest.param(one, id=one.stem, marks=marks(one.read_text("utf-8"))) for one in NOTEBOOKS],
+    "source", [pytest.param(one, id=one.stem, marks=of_a_notebook(one)) for one in NOTEBOOKS]
 )
 def test_a_notebook_holds_its_source_and_what_that_prints(source: Path) -> None:
     text = source.with_suffix(".ipynb").read_text("utf-8")

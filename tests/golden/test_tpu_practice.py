@@ -25,6 +25,7 @@ def page() -> str:
     return (FOLDER / "README.md").read_text("utf-8")
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_table_of_today(gains: dict[str, Any], page: str) -> None:
     shown = page.split("<!-- gains -->\n")[1].split("<!-- /gains -->")[0].splitlines()[2:]
     assert shown == [str(gain) for gain in gains.values()]

@@ -54,7 +54,7 @@ def test_sizes_of_the_table_are_those_of_today(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("experiment", "table"), [thorough("run", "runs"), ("checkpoints", "checkpoints")]
+    ("experiment", "table"), [thorough("run", "runs"), thorough("checkpoints", "checkpoints")]
 )
 def test_the_page_shows_what_the_experiment_prints(
     experiment: str,

@@ -64,7 +64,7 @@ def simulated(seed: int, change: Change) -> PlanResult:
     return simulate(model, plan, change.pod, placement=change.placement)
 
 
-@pytest.mark.parametrize("seed", seeds(40, default=1))
+@pytest.mark.parametrize("seed", seeds(40, default=0))
 def test_each_sentence_is_what_a_simulation_says(seed: int) -> None:
     base, advice = advised(seed)
     changes = random.Random(seed).sample(advice.changes, min(MOST, len(advice.changes)))

@@ -55,6 +55,7 @@ def shares(numbers: range) -> Iterator[float]:
         yield float(found.seconds[0]) / result.step_time_s
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", seeds(100, default=1))
 def test_the_bounds_of_uneven_pipelines_are_below_their_steps_but_not_far(block: int) -> None:
     found = list(shares(range(BLOCK * block, BLOCK * (block + 1))))

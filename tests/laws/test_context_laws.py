@@ -134,6 +134,7 @@ def attended(plan: Plan, of: Transformer | None = None) -> float:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [1, 2, 100, 513, 2048, 4096])
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 @pytest.mark.parametrize("balanced", [True, False])

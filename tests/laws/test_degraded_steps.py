@@ -95,7 +95,7 @@ def test_folded_is_unfolded(seed: int) -> None:
 MODEL = Transformer(layers=4, embed=512, mlp=2048, heads=8, vocab=1024)
 
 
-@pytest.mark.parametrize("mesh", [{"data": 64}, {"fsdp": 16, "tensor": 4}])
+@pytest.mark.parametrize("mesh", [thorough({"data": 64}), {"fsdp": 16, "tensor": 4}])
 @pytest.mark.parametrize("dim", [0, thorough(2)])
 def test_messages_around_broken_links_take_as_long_as_flows(mesh: dict[str, int], dim: int) -> None:
     pod = degraded(Slice("v4", "4x4x4"), "switch", dim)

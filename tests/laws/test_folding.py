@@ -59,6 +59,7 @@ def test_periods_of_several_trips_occur() -> None:
     assert sum(fold.trips > 1 for fold in folds) > 5
 
 
+@pytest.mark.thorough
 def test_most_trips_are_folded() -> None:
     made = sum(both(seed)[0].stats.trips_simulated for seed in SEEDS)
     asked = sum(both(seed)[0].stats.trips for seed in SEEDS)

@@ -5,6 +5,7 @@ from math import exp
 
 import numpy as np
 import pytest
+from extent import seeds
 from failing_runs import Walk, draws, random_run
 
 from tpusim.engine.failure_queue import FailureKind, Loss
@@ -25,7 +26,7 @@ def outcome(seed: int, *, record: bool = True) -> Outcome:
     return run.run(times.before)
 
 
-@pytest.mark.parametrize("seed", range(500))
+@pytest.mark.parametrize("seed", seeds(500, default=150))
 def test_work_is_conserved_and_no_progress_is_lost_twice(seed: int) -> None:
     times, _, recovery = random_run(seed)
     found = outcome(seed)

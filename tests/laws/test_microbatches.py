@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from accounts import total_flops
-from extent import examples
+from extent import examples, thorough
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import (
@@ -121,10 +121,10 @@ def test_the_loop_runs_the_program_of_one_microbatch(mesh: dict[str, int]) -> No
     assert zeros.name == "zero_accumulators"
 
 
-@pytest.mark.parametrize("lowering", ["xla", "ideal"])
+@pytest.mark.parametrize("lowering", ["xla", thorough("ideal")])
 @pytest.mark.parametrize("free", [True, False])
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("fsdp", [1, 16])
+@pytest.mark.parametrize("fsdp", [thorough(1), 16])
 def test_a_step_takes_k_times_forward_and_backward_of_one(
     fsdp: int, count: int, free: bool, lowering: str
 ) -> None:

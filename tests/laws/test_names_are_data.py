@@ -145,7 +145,7 @@ def test_a_run_file_holds_any_name_that_it_may_have(count: int, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("count", [4, thorough(200)])
+@pytest.mark.parametrize("count", [thorough(200)])
 def test_names_break_no_text_table_page_or_trace(count: int) -> None:
     expected = outputs(*PLAIN)
     for name, *axes in named(count, 2):

@@ -40,7 +40,7 @@ def ways_of(model: Transformer, plan: Plan, pod: Slice) -> list[PlacementCandida
     return [PlacementCandidate(number, step.on(at)) for number, at in laid]
 
 
-@pytest.mark.parametrize("seed", seeds(16, default=1))
+@pytest.mark.parametrize("seed", seeds(16, default=0))
 def test_the_chosen_placement_is_the_first_of_the_fastest(seed: int) -> None:
     model, plan, pod = drawn(seed)
     laid = candidates(pod, plan.mesh)

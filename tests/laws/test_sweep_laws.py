@@ -73,6 +73,7 @@ def test_every_row_of_a_random_sweep_is_the_plan_that_was_tried(seed: int) -> No
             assert space.slice(row, pod) == each.pod
 
 
+@pytest.mark.thorough
 def test_axes_in_another_order_give_the_same_plans() -> None:
     rng = random.Random(1)
     pod, model = Slice("v5e", "4x4"), random_model(rng)

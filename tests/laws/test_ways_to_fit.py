@@ -68,7 +68,7 @@ def test_settings_give_what_a_way_says(seed: int) -> None:
         assert way.before_s == result.step_time_s
 
 
-@pytest.mark.parametrize("seed", seeds(300, default=4))
+@pytest.mark.parametrize("seed", seeds(300, default=1))
 def test_kinds_say_what_changes(seed: int) -> None:
     """There is one way of a kind, the smallest first; of larger kinds those that are faster.
 

@@ -67,14 +67,28 @@ ROOMS = {
 }
 
 
+Named = ast.Import | ast.ImportFrom | ast.ClassDef
+
+
 @cache
-def parsed(source: str) -> ast.Module:
-    return ast.parse(source)
+def named_by(source: str) -> tuple[Named, ...]:
+    """The imports and classes of a module, wherever in it they stand."""
+    return tuple(_named_by(ast.parse(source)))
 
 
-def imported(tree: ast.AST, package: str) -> Iterator[str]:
+def _named_by(part: ast.AST) -> Iterator[Named]:
+    """Look at statements alone, as no expression has any, and most nodes are expressions."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        inner = getattr(part, field, ())
+        for node in inner if isinstance(inner, list) else ():
+            if isinstance(node, Named):
+                yield node
+            yield from _named_by(node)
+
+
+def imported(source: str, package: str) -> Iterator[str]:
     """Dotted names of all that a module imports, wherever in it the import stands."""
-    for node in ast.walk(tree):
+    for node in named_by(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -89,7 +103,7 @@ def imported(tree: ast.AST, package: str) -> Iterator[str]:
 def breaches(source: str, package: str) -> list[str]:
     """What a module of `package` imports although it may not."""
     found = []
-    for name in imported(parsed(source), package):
+    for name in imported(source, package):
         root, _, rest = name.partition(".")
         if root == "tpusim":
             target = rest.partition(".")[0]
@@ -150,7 +164,7 @@ def dotted(path: str) -> str:
 def imports_of(source: str, known: set[str]) -> set[str]:
     """The modules among `known` that a module imports, whole or a name of, wherever in it."""
     found: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in named_by(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -179,7 +193,7 @@ def test_only_the_pass_manager_imports_passes_of_the_lowering() -> None:
     found = {
         name
         for name in others
-        for each in imported(parsed(modules()[name].read_text("utf-8")), "lowering")
+        for each in imported(modules()[name].read_text("utf-8"), "lowering")
         if each.startswith("tpusim.lowering.passes")
     }
     assert found == {"lowering/pass_manager.py"}
@@ -210,7 +224,7 @@ def test_no_two_classes_have_the_same_name() -> None:
     names = Counter(
         node.name
         for file in modules().values()
-        for node in ast.walk(parsed(file.read_text("utf-8")))
+        for node in named_by(file.read_text("utf-8"))
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
@@ -223,7 +237,7 @@ def shadowed(stub: str) -> list[str]:
     """The names of a stub that a module beside it has too, which hides the name once it loads."""
     return [
         alias.name
-        for node in ast.walk(parsed(stub))
+        for node in named_by(stub)
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
         if alias.name == node.module.partition(".")[0]

@@ -6,6 +6,7 @@ Zu et al., "Resiliency at Scale: Managing Google's TPUv4 Machine Learning Superc
 
 import numpy as np
 import pytest
+from extent import thorough
 
 from tpusim.costs import SliceLinks, route
 from tpusim.hardware import Slice, Span, degraded
@@ -16,7 +17,7 @@ from tpusim.program import CollectiveKind
     ("shape", "published"),
     [("4x4x4", 70.0 / 75.9), ("4x4x8_twisted", 63.2 / 62.1), ("4x8x8_twisted", 53.7 / 54.3)],
 )
-@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("dim", [0, thorough(1), thorough(2)])
 def test_throughput_with_a_switch_out(shape: str, published: float, dim: int) -> None:
     pod = degraded(Slice("v4", shape), "switch", dim)
     dims = pod.topology.dims

@@ -17,6 +17,7 @@ def validated() -> Validation:
     return once.validated(MEASURED / "runs" / "later")
 
 
+@pytest.mark.thorough
 def test_every_run_is_simulated_and_fits() -> None:
     assert len(validated().outcomes) == 27
     assert [one.run.id for one in validated().outcomes if not one.ok] == []

@@ -114,6 +114,7 @@ def test_plans_of_few_examples_are_as_near_to_their_programs_as_was_reached() ->
     check(errors(table, "few_examples"), Errors(step=0.036, step_p90=0.1, hbm=0.12, hbm_p90=0.2))
 
 
+@pytest.mark.thorough
 def test_many_plans_of_few_examples_are_near_in_step_and_hbm() -> None:
     """Twelve or more, on four generations or more, by 10 % of the step and 15 % of HBM."""
     near = set()

@@ -66,6 +66,7 @@ def test_counts_of_sources_are_read(text: str, number: float | None) -> None:
     assert found == (number if number is None else pytest.approx(number))
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_table_of_today() -> None:
     page = ROOT / "experiments/systems/counts.md"
     text = page.read_text("utf-8")

@@ -65,6 +65,7 @@ def test_static_batches(run: Any) -> None:
     assert {key: found[key] for key, bound in STATIC.items() if found[key] > bound} == {}
 
 
+@pytest.mark.thorough
 def test_images(run: Any) -> None:
     rows = [row for row in run.read_table(HERE / "measured.csv") if row.text("img_s")]
     found = {e.row: abs(e.error) for e in run.predicted_rows(rows) if e.metric == "img_s"}

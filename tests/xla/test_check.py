@@ -86,6 +86,7 @@ def test_experts_and_parts_of_a_sequence_do_the_work_of_their_programs(name: str
     assert found.same_mode_share > 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("pod", "mesh", "keys"),
     sample(
@@ -115,6 +116,7 @@ def test_a_part_of_the_weights_is_trained_as_its_program_trains_it(
     assert planned == pytest.approx(compiled, rel=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("pod", "mesh", "sizes"),
     sample(
@@ -161,6 +163,7 @@ def test_sorted_experts_exchange_the_rows_that_are_sent() -> None:
     assert compiled == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", sample([1, 2], 2))
 def test_a_circular_pipeline_does_the_work_of_its_program(rounds: int) -> None:
     keys = {"mesh": {"stage": 4, "fsdp": 4}, "microbatches": 8, "schedule": "circular"}

@@ -85,6 +85,7 @@ def test_regions_are_divided_over_the_devices_of_an_image(
     assert found.plan.hbm_peak_bytes == pytest.approx(found.program.hbm_peak_bytes, rel=0.15)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("slice_", ["v3:2x2", thorough("v4:2x2x2")])
 @pytest.mark.parametrize("images", [4, thorough(32)])
 def test_the_loss_of_default_boxes_takes_what_its_program_takes(

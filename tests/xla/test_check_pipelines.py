@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("slice_", "mesh", "error"),
     sample(

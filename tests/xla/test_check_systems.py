@@ -97,6 +97,7 @@ DECODER = Transformer(
 GROUPS = {"rules": {"embed": []}, "capacity_factor": 1.25, "expert_group": 8}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "slice_", "keys"),
     sample(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extent import thorough
 
 import tpusim as ts
 from tpusim.base import CompileError
@@ -156,6 +157,7 @@ def test_options_of_a_jitted_function_are_the_program_s() -> None:
     assert jitted.flags == given.flags == ("--xla_tpu_scoped_vmem_limit_kib=98304",)
 
 
+@pytest.mark.thorough
 def test_a_broken_entry_is_compiled_again(tmp_path: Path) -> None:
     first = compiled()
     (entry,) = tmp_path.glob("*.hlo.gz")
@@ -250,7 +252,7 @@ def test_errors_of_the_function_pass_through() -> None:
         ts.xla.compile(wrong, 1.0, slice="v5e:1x1")
 
 
-@pytest.mark.parametrize("platforms", ["cpu", "", "tpu", "cuda"])
+@pytest.mark.parametrize("platforms", [thorough("cpu"), "", thorough("tpu"), thorough("cuda")])
 def test_it_works_whatever_platform_jax_is_told(platforms: str) -> None:
     code = (
         "import jax, tpusim as ts; x = jax.ShapeDtypeStruct((128, 128), 'float32'); "

@@ -77,6 +77,7 @@ def check_equal(part: Compiled, whole: Compiled) -> None:
         assert str(table(found)) == str(table(expected))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("slice_", "mesh"),
     sample(
@@ -126,6 +127,7 @@ def test_what_is_refused_is_said_in_the_same_words(options: dict) -> None:
     assert said[0] == said[1]
 
 
+@pytest.mark.thorough
 def test_options_of_the_compiler_reach_it() -> None:
     large = jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16)
     option = {"xla_tpu_scoped_vmem_limit_kib": 98304}

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from extent import thorough
 
 import tpusim as ts
 
@@ -113,12 +114,12 @@ STEPS = 4 * 2 * 8
     ("write", "products"),
     [
         (opposite, STEPS),
-        (after, STEPS),
-        (first_and_last, 2 * 4 * 2),
-        (nested, 3 * 2),
+        thorough(after, STEPS),
+        thorough(first_and_last, 2 * 4 * 2),
+        thorough(nested, 3 * 2),
         (independent, 2 * 8 + 4 * 8),
-        (chosen, STEPS),
-        (chosen_apart, 2 * 4 * 2),
+        thorough(chosen, STEPS),
+        thorough(chosen_apart, 2 * 4 * 2),
     ],
 )
 def test_products_count_where_they_are_done(write: Callable[..., None], products: int) -> None:
@@ -135,7 +136,7 @@ def test_products_count_where_they_are_done(write: Callable[..., None], products
     assert float(found.flops.total) == compiled.model_flops == products * ONE
 
 
-@pytest.mark.parametrize("trips", [1, 2, 5])
+@pytest.mark.parametrize("trips", [thorough(1), 2, thorough(5)])
 def test_a_pipeline_s_places_are_those_of_its_loop(trips: int) -> None:
     """`emit_pipeline` runs its grid as a loop that carries the places."""
     import jax

@@ -92,6 +92,7 @@ def compiled(net: ConvNet, mesh: dict[str, int], pod: str) -> str:
     return made.data if isinstance(made.data, str) else made.data.decode()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pod", ["v5e:2x4", thorough("v4:2x2x2"), thorough("v6e:2x4")])
 @pytest.mark.parametrize("make", sample([residual, mixed, uneven, transposed], 4))
 def test_as_many_permutes_of_as_many_bytes(make, pod: str) -> None:

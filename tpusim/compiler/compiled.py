@@ -181,7 +181,7 @@ class Compiled:
         if self.memory is not None:
             lines.append(f"  HBM/device   {self.memory}")
         if self.model_flops is not None:
-            lines.append(f"  model FLOPs  {format_rate(self.model_flops, 'FLOP')} a step")
+            lines.append(f"  model FLOPs  {format_rate(self.model_flops, 'FLOP')} per step")
         return lines
 
 

@@ -170,7 +170,7 @@ class Diagnosis(ShortRepr):
 
     def _head(self) -> Iterator[str]:
         yield from wrapped(f"{self.profile}: {self.program}, {self.runs}")
-        yield from entry("measured", f"{duration(self.measured_ps)} a step")
+        yield from entry("measured", f"{duration(self.measured_ps)} per step")
         if self.prediction:
             yield from entry("predicted", f"{duration(self.predicted_ps)}: {self.prediction}")
             yield from entry("ratio", f"{self.ratio:.3f} measured over predicted")

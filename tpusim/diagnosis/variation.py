@@ -83,7 +83,7 @@ def _slow_devices(steps: MeasuredSteps) -> Iterator[Finding]:
             yield Finding(
                 "slow device",
                 round(worst - middle),
-                f"{names} {does} for {duration(worst)} a step and the other devices for "
+                f"{names} {does} for {duration(worst)} per step and the other devices for "
                 f"{duration(middle)}, {worst / middle:.2f} times as long; {why}",
             )
             return
@@ -141,5 +141,5 @@ def _input(steps: MeasuredSteps) -> Iterator[Finding]:
     times = times[steps.facts["kind"].reindex(times.index) == INPUT]
     if times.sum():
         mean = times.sum() / len(steps.executions)
-        text = f"`{times.idxmax()}` waits {duration(mean)} a step for the input of the hosts"
+        text = f"`{times.idxmax()}` waits {duration(mean)} per step for the input of the hosts"
         yield Finding("input", round(mean), text)

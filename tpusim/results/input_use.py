@@ -1,7 +1,7 @@
 """What the input pipeline of a run did in a step, and how it prints.
 
-input       jpeg, 2 batches prefetched: 1,024 records a step on each of 4 hosts; busy: read 28.1%,
-            decode 100.0%, batch 22.9%, copy 1.8%; starved by decode, 109 ms a step; first batch
+input       jpeg, 2 batches prefetched: 1,024 records per step on each of 4 hosts; busy: read 28.1%,
+            decode 100.0%, batch 22.9%, copy 1.8%; starved by decode, 109 ms per step; first batch
             after 276 ms
 """
 
@@ -51,7 +51,7 @@ class InputUse:
 
     def _what(self) -> str:
         on = "on 1 host" if self.hosts == 1 else f"on each of {self.hosts:,} hosts"
-        return f"{self.given}: {self.records:,.4g} records a step {on}"
+        return f"{self.given}: {self.records:,.4g} records per step {on}"
 
     def _busy(self) -> str:
         shares = (f"{stage} {share:.1%}" for stage, share in self.busy.items())
@@ -61,7 +61,7 @@ class InputUse:
         if not self.starved_by:
             return "no step waits for it"
         kind = "" if self.host == "host" else f" of the {self.host}"
-        text = f"starved by {self.starved_by}{kind}, {format_seconds(self.exposed_s)} a step"
+        text = f"starved by {self.starved_by}{kind}, {format_seconds(self.exposed_s)} per step"
         if self.busy[self.starved_by] < FULLY_BUSY:
             text += ", though no stage is busy all the time: more prefetch would hide some of it"
         return text if self.steady else f"{text} (the mean of {self.period} steps)"

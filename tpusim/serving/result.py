@@ -307,7 +307,7 @@ class ServingResult(ShortRepr):
         ranks = f" on each of {policy.ranks} ranks" if policy.ranks > 1 else ""
         return (
             f"{name}: up to {policy.max_num_seqs:,} sequences and "
-            f"{policy.max_num_batched_tokens:,} tokens a step{ranks}"
+            f"{policy.max_num_batched_tokens:,} tokens per step{ranks}"
         )
 
     def _details(self) -> Iterator[str]:

@@ -140,7 +140,7 @@ def _without_impossible_flops(result: ReplayResult) -> ReplayResult:
     if result.mfu is None or result.mfu <= max(1.0, result.hfu):
         return result
     said = (
-        f"the model's FLOPs are given as {format_rate(result.model_flops or 0, 'FLOP')} a step, "
+        f"the model's FLOPs are given as {format_rate(result.model_flops or 0, 'FLOP')} per step, "
         f"which is {result.mfu:.3g} times what {result.pod} computes in this step at its bf16 "
         "peak, so no MFU is shown; give those of one step of all devices (--model-flops)"
     )

@@ -36,6 +36,6 @@ def far_apart(
         if matters and ratio > FAR_APART:
             yield (
                 f"the two costs of {kind} work are {ratio:.1f} times apart: by shapes "
-                f"{format_seconds(ours)} a step, by the compiler's estimates "
+                f"{format_seconds(ours)} per step, by the compiler's estimates "
                 f"{format_seconds(theirs)} (--costs model, --costs compiler)"
             )

@@ -71,7 +71,7 @@ def paused_steps(
     if mean > MOST_PAUSES:
         raise PlanError(
             f"a host pauses {mean:,.0f} times in a step of {step_s:.3g} s; write fewer and longer "
-            f"pauses in stragglers.pauses, at most {MOST_PAUSES:,} a step"
+            f"pauses in stragglers.pauses, at most {MOST_PAUSES:,} per step"
         )
     chances = most_pauses(mean, hosts)
     delays = np.maximum(0.0, np.arange(len(chances)) * pause_s - lead_s)

@@ -132,6 +132,7 @@ def test_a_slow_step_changes_no_factor(tmp_path: Path) -> None:
     assert found[1] == pytest.approx(found[0], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_what_is_impossible_is_clipped_and_said(tmp_path: Path) -> None:
     path = run_file(tmp_path / "run.toml", batch=512)
     fast = [ts.read_run(run_file(path, 0.5 * predicted(path), batch=512))] * 12

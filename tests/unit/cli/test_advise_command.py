@@ -41,6 +41,7 @@ def test_the_advice_has_its_tables(path: str, capsys: pytest.CaptureFixture[str]
     assert proposals < lines.index(next(line for line in lines if line.startswith(HEADS)))
 
 
+@pytest.mark.thorough
 def test_quick_advice_tries_single_changes_only(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def test_json_is_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["findings"][0]["kind"] == "slow steps"
 
 
+@pytest.mark.thorough
 def test_predictions_are_programs_run_files_and_maxtext_configs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

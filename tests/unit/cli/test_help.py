@@ -15,7 +15,7 @@ from tpusim.cli.main import app
 ROOT = Path(__file__).parents[3]
 NEED_THE_COMPILER = ("check", "compile")
 MARKS = dict.fromkeys(NEED_THE_COMPILER, pytest.mark.xla) | dict.fromkeys(
-    ("advise", "sweep", "validate"), pytest.mark.thorough
+    ("advise", "compare", "search", "sweep", "validate"), pytest.mark.thorough
 )
 NAMES = [info.name or info.callback.__name__ for info in app.registered_commands if info.callback]
 COMMANDS = [[name] for name in NAMES] + [["explain", "conv"]]

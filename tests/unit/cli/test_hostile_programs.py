@@ -36,6 +36,7 @@ def _report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_what_is_printed_is_plain_text(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["replay", str(report / "it.hlo"), "--slice", "v5e:2x2", "--program"]
     code, out, error = said([*given, "--out", str(report / "made")], capsys)

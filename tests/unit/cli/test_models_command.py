@@ -16,6 +16,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(LEAST_COLUMNS))
 
 
+@pytest.mark.thorough
 def test_the_table_has_each_model_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(["models"], capsys)
     lines = out.splitlines()
@@ -26,6 +27,7 @@ def test_the_table_has_each_model_and_fits(capsys: pytest.CaptureFixture[str]) -
     assert {row[0]: row[1] for row in rows}["llama3.1-8b"] == "8.03B"
 
 
+@pytest.mark.thorough
 def test_the_table_is_as_wide_as_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from extent import thorough
 
 ROOT = Path(__file__).parents[3]
 FLAGSHIP = ROOT / "experiments" / "bert_480b" / "run.toml"
@@ -48,6 +49,7 @@ def test_nothing_heavy_is_loaded(statement: str) -> None:
     assert loaded_by(statement) == set()
 
 
+@pytest.mark.thorough
 def test_names_of_profiles_load_pandas_alone() -> None:
     """A profile and what is found in it are tables, so who asks for them needs pandas."""
     assert loaded_by(f"import tpusim as ts; [getattr(ts, name) for name in {PROFILED}]") == {
@@ -64,9 +66,9 @@ def test_an_interrupt_at_the_end_is_no_traceback(moment: str, code: int) -> None
     module, name = moment.rsplit(".", 1)
     ended = python(
         "-c",
-        "import os\n"
+        "import signal\n"
         "from importlib import import_module\n"
-        f"setattr(import_module({module!r}), {name!r}, lambda *_: os.kill(os.getpid(), 2))\n"
+        f"setattr(import_module({module!r}), {name!r}, lambda *_: signal.raise_signal(2))\n"
         "import_module('tpusim.cli.main').main()\n",
         "chips",
     )
@@ -99,12 +101,12 @@ PLANNED = {"graph", "hardware", "lowering", "models", "simulation"}
     ("statement", "packages", "rooms"),
     [
         (command("--help"), HELP, set()),
-        (command("--version"), HELP | {"pydantic"}, set()),
+        thorough(command("--version"), HELP | {"pydantic"}, set()),
         (command("simulat"), HELP | {"pydantic"}, set()),
-        (command("chips", "--help"), HELP | {"pydantic"}, set()),
+        thorough(command("chips", "--help"), HELP | {"pydantic"}, set()),
         (command("simulate", "--help"), OF_PLANS, {"graph"}),
         (command("simulate", str(FLAGSHIP)), OF_PLANS | {"simpy"}, PLANNED),
-        (command("simulate", str(FLAGSHIP), "--json"), OF_PLANS | {"simpy"}, PLANNED),
+        thorough(command("simulate", str(FLAGSHIP), "--json"), OF_PLANS | {"simpy"}, PLANNED),
         ("import tpusim as ts; ts.simulate", {"pydantic", "numpy", "simpy"}, PLANNED),
     ],
 )  # fmt: skip
@@ -132,6 +134,7 @@ main()
 """Prints how often all that lives was read for cycles, and how much the end would read again."""
 
 
+@pytest.mark.thorough
 def test_what_lives_is_not_read_for_cycles() -> None:
     """Neither during a command nor at its end, where some 100,000 objects live."""
     *_, last = python("-c", ALL_IS_READ, "simulate", str(FLAGSHIP)).stdout.splitlines()
@@ -140,6 +143,7 @@ def test_what_lives_is_not_read_for_cycles() -> None:
     assert int(objects) < 1000
 
 
+@pytest.mark.thorough
 def test_no_colours_and_no_terminal() -> None:
     plain = python("-m", "tpusim", "simulate", str(FLAGSHIP), TERM="xterm-256color")
     assert (plain.returncode, plain.stderr) == (0, "")

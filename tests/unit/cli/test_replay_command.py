@@ -38,6 +38,7 @@ def test_taps_on_padding_are_left_out_on_request(capsys: pytest.CaptureFixture[s
     assert "the model's FLOPs are as its file has them" in without
 
 
+@pytest.mark.thorough
 def test_all_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said([*GIVEN, "--out", str(tmp_path / "report"), "--stats"], capsys)
     assert code == 0

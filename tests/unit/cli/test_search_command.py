@@ -94,6 +94,7 @@ def test_the_answer_as_json_and_in_silence(
     assert counted == {"plans": 10, "groups": 6, "not_plans": {}}
 
 
+@pytest.mark.thorough
 def test_the_files_of_a_search_have_the_same_bytes_again(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_options_of_a_search_of_plans_are_refused(
     assert "--workers is for a search of training plans" in error
 
 
+@pytest.mark.thorough
 def test_a_server_is_advised_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.toml"
     file.write_text(SERVER.replace("[serving]", "[serving]\nrequest_s = 0.0"), "utf-8")

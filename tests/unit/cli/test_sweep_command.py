@@ -288,6 +288,7 @@ print(len(table), __name__)
 """
 
 
+@pytest.mark.thorough
 def test_a_script_needs_no_guard_for_processes(tmp_path: Path) -> None:
     """Workers do not run it again: it prints once, and ends."""
     file = tmp_path / "mine.py"

@@ -53,10 +53,10 @@ COMMANDS = [
     "scaling run.toml --chips 8,16",
     "validate runs",
     "explain conv --chip v5e --input 256x224x224x3 --kernel 7x7x64 --stride 2",
-    "advise run.toml",
+    thorough("advise run.toml"),
     "compare run.toml piped.toml",
-    "compare run.toml --set plan.remat=none",
-    f"compare run.toml {HLO}",
+    thorough("compare run.toml --set plan.remat=none"),
+    thorough(f"compare run.toml {HLO}"),
     "train run.toml --set train.tokens=1e9",
     "search search.toml --workers 1",
     "models",
@@ -96,6 +96,7 @@ def test_a_narrow_terminal_loses_no_word(
     assert not [word for word in wide.split() if word not in joined]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("undrawn")
 def test_files_are_as_wide_as_ever(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -118,7 +119,7 @@ JSON = {
 
 
 @pytest.mark.parametrize("command", JSON)
-@pytest.mark.parametrize("also", [[], ["--quiet"]])
+@pytest.mark.parametrize("also", [[], thorough(["--quiet"])])
 def test_json_is_all_that_is_printed(
     command: str, also: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_the_json_is_that_of_the_file(folder: Path, capsys: pytest.CaptureFixtur
     assert out == (folder / "out" / "result.json").read_text("utf-8")
 
 
+@pytest.mark.thorough
 def test_the_plans_of_a_sweep_are_its_rows(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_shell_gets_its_script(shell: str) -> None:
     assert "_TPUSIM_COMPLETE" in made.stdout
 
 
+@pytest.mark.thorough
 def test_bash_completes_commands_and_settings() -> None:
     def completed(words: str, at: int) -> list[str]:
         given = {"_TPUSIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}

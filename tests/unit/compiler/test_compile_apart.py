@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from compiler_parts import UNTIL, Until
+from extent import sample, thorough
 
 import tpusim as ts
 from tpusim.base import CompileError
@@ -135,7 +136,7 @@ def test_a_file_that_is_still_written_is_awaited(compile_with: Run) -> None:
     assert compile_with(written).hlo == f"{first}ENTRY{rest}"
 
 
-@pytest.mark.parametrize("extent", UNTIL)
+@pytest.mark.parametrize("extent", sample(UNTIL, 2))
 def test_what_takes_too_long_is_ended_with_all_that_it_started(
     compile_with: Run, tmp_path: Path, extent: Until
 ) -> None:
@@ -184,7 +185,7 @@ def test_an_interrupt_leaves_nothing(compile_with: Run, tmp_path: Path, extent: 
     assert until(lambda: gone(int(pids.read_text())))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, thorough(signal.SIGTERM)])
 def test_a_parent_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     boot = (
         "import sys, time; sys.path[:] = sys.argv[3:]; "

@@ -60,7 +60,7 @@ def test_it_prints_as_a_short_report() -> None:
         "  flags        --xla_tpu_scoped_vmem_limit_kib=98304",
         "  HLO          75 B",
         "  HBM/device   10 B (arguments 3 B, outputs 2 B, heap 5 B)",
-        "  model FLOPs  3 PFLOP a step",
+        "  model FLOPs  3 PFLOP per step",
     ]
     assert str(Compiled(name="mine", data=HLO)).splitlines() == ["mine", "  HLO          75 B"]
 

@@ -208,6 +208,7 @@ def test_a_program_that_cannot_be_replayed_is_measured(tmp_path: Path) -> None:
     assert any("cannot be replayed" in note for note in found.notes)
 
 
+@pytest.mark.thorough
 def test_a_program_without_a_slice_runs_on_the_chips_of_the_profile(tmp_path: Path) -> None:
     compiled, result = replayed("decoder_v4_2x2x1.hlo.gz")
     path = written(tmp_path, synthetic_profile(result, compiled, steps=2))
@@ -290,7 +291,7 @@ def test_a_device_whose_collectives_take_longer_is_named(tmp_path: Path) -> None
         for each in ts.diagnose(written(tmp_path, space.xspace())).findings
         if each.kind == "slow device"
     ]
-    assert first.text.startswith("TPU:2 is in collectives for 900 ps a step")
+    assert first.text.startswith("TPU:2 is in collectives for 900 ps per step")
 
 
 def diagnosed(folder: Path) -> Diagnosis:

@@ -40,6 +40,7 @@ def stragglers(folder: Path, *faults: Fault) -> ts.Stragglers:
     return found
 
 
+@pytest.mark.thorough
 def test_without_a_fault_there_is_none(tmp_path: Path) -> None:
     path = profile(tmp_path)
     found = ts.diagnose(path)
@@ -53,6 +54,7 @@ def test_a_slow_device_is_a_slow_chip_all_the_time(tmp_path: Path) -> None:
     assert (chips.time_share, chips.compute, chips.hbm) == (1.0, 0.8, 0.8)
 
 
+@pytest.mark.thorough
 def test_a_slow_step_is_a_share_of_the_time(tmp_path: Path) -> None:
     chips = stragglers(tmp_path, Fault("straggling_step", 2.0, 3)).chips
     assert chips is not None
@@ -63,6 +65,7 @@ def test_a_slow_step_is_a_share_of_the_time(tmp_path: Path) -> None:
     assert chips.time_share == pytest.approx(slow / (slow + typical), rel=0.01)
 
 
+@pytest.mark.thorough
 def test_late_hosts_lengthen_a_run_as_they_lengthen_the_profile(tmp_path: Path) -> None:
     late_s = 4e-3
     found = stragglers(tmp_path, Fault("host_gap", late_s, 3))
@@ -75,6 +78,7 @@ def test_late_hosts_lengthen_a_run_as_they_lengthen_the_profile(tmp_path: Path) 
     assert longer.step_time_s - step_s == pytest.approx(late_s / (STEPS - 1), rel=0.02)
 
 
+@pytest.mark.thorough
 def test_the_snippet_is_a_section_of_a_run_file(tmp_path: Path) -> None:
     path = profile(tmp_path, Fault("slow_chip", 1.25, 2), Fault("host_gap", 4e-3, 3))
     found = ts.diagnose(path)

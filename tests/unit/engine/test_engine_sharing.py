@@ -2,6 +2,7 @@
 
 import pytest
 from engine_programs import loop, simulate, spans, task, transfer, waits
+from extent import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -164,7 +165,7 @@ step = st.builds(flow, st.integers(10**6, 10**9), uses)
 capacities = st.lists(st.integers(10**6, 10**9), min_size=4, max_size=4)
 
 
-@settings(max_examples=300)
+@examples(600)
 @given(st.lists(step, min_size=1, max_size=8), capacities)
 def test_rates_are_max_min_fair(steps: list[TaskStep], rooms: list[int]) -> None:
     """No link is overdrawn, and a flow below its cap has the largest share of it on a full link.

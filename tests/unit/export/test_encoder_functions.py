@@ -24,6 +24,7 @@ def test_relative_shift_takes_the_score_of_each_distance() -> None:
             assert shifted[0, 0, i, j] == scores[0, 0, i, 3 + j - i]
 
 
+@pytest.mark.thorough
 def test_losses_of_pairs() -> None:
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(5, 5)), jnp.float32)
     rows, columns = (library.own_cross_entropy(logits, axis) for axis in (1, 0))

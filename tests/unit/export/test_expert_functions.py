@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import json
 import jax
@@ -30,6 +32,7 @@ print(json.dumps({name: each.tolist() for name, each in zip(names, found)}))
 """
 
 
+@pytest.mark.thorough
 def test_rows_go_to_the_devices_of_their_experts_and_back() -> None:
     """Of four experts each device has two, and room for five rows; seven and seven are sent.
 

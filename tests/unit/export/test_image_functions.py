@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from extent import thorough
 
 from tpusim.export.jax_library import boxes as of_boxes
 from tpusim.export.jax_library import encoders
@@ -65,6 +66,7 @@ def test_a_cell_between_positions_of_a_plane_has_the_value_of_the_plane() -> Non
     assert float(cell[0, 0, 0]) == pytest.approx(2 * y + 3 * x)
 
 
+@pytest.mark.thorough
 def test_shares_of_positions_are_of_their_own_level_and_linear() -> None:
     """A box of 224 pixels is of level 4; shares of rows find the middle of each cell of a plane."""
     boxes = jnp.asarray([[[16.0, 32.0, 240.0, 256.0], [0.0, 0.0, 56.0, 56.0]]])
@@ -77,6 +79,7 @@ def test_shares_of_positions_are_of_their_own_level_and_linear() -> None:
     assert np.allclose(columns[0, 0] @ np.arange(20.0), 2 + (np.arange(7) + 0.5) * 2, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_multiplied_cells_are_those_that_are_gathered() -> None:
     """One sample a cell: both read four positions with bilinear shares."""
     level = jnp.asarray(drawn(1, 16, 16, 3))
@@ -111,7 +114,7 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
     return float(both / (2 * 40 * 40 - both))
 
 
-@pytest.mark.parametrize("count", [7, 13, 21])
+@pytest.mark.parametrize("count", [13, thorough(7), thorough(21)])
 def test_tiles_keep_the_boxes_that_no_better_one_suppresses(count: int) -> None:
     """As if each box were compared with all kept ones before it, in the order of their scores."""
     best, kept = boxes_in_order(count), list[np.ndarray]()
@@ -151,6 +154,7 @@ def test_regions_are_those_that_match_labelled_boxes_best() -> None:
     assert np.array_equal(of_regions.first_regions(found, 2), found[:, :2])
 
 
+@pytest.mark.thorough
 def test_places_of_corners_are_beside_their_points() -> None:
     """A region of level 3 on a pyramid of levels 2 and 3: the places begin after level 2's."""
     region = jnp.asarray([[[8.0, 16.0, 128.0, 144.0]]])

@@ -94,7 +94,7 @@ def exported(model: Architecture, **keys: Any) -> str:
     return export_jax(model, plan, ts.Slice("v5e", "1x1"))
 
 
-@pytest.mark.parametrize("model", sample(SMALL, 8), ids=lambda model: model.name)
+@pytest.mark.parametrize("model", sample(SMALL, 16), ids=lambda model: model.name)
 def test_an_exported_step_has_the_weights_of_the_model_and_a_loss(model: Architecture) -> None:
     jax = pytest.importorskip("jax")
     pytest.importorskip("optax")

@@ -92,6 +92,7 @@ def test_slices_of_part_of_a_cube() -> None:
     assert found.chances.unrouted == found.probability  # no switch is crossed
 
 
+@pytest.mark.thorough
 def test_more_spares_more_reliable_hosts_and_fewer_slices_never_hurt() -> None:
     by_spares = [ts.availability("7x", "8x8x8", spares=k).probability for k in range(6)]
     by_host = [
@@ -120,6 +121,7 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert str(ts.availability("v6e", "4x8")) == str(ts.availability("v6e", "4x8"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", ["8x8x8", "2x2x1"])
 def test_the_figure_has_a_curve_for_each_policy_and_host(shape: str) -> None:
     data = availability_data(ts.availability("v4", shape))

@@ -333,6 +333,7 @@ def _place(way: Placement, at: dict[int, int]) -> tuple[int, ...]:
     return tuple(found)
 
 
+@pytest.mark.thorough
 def test_axes_that_cannot_all_have_dimensions_are_not_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

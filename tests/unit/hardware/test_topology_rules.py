@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from extent import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,6 +130,7 @@ def test_the_short_wrap_of_a_twisted_torus_shifts_along_the_long_dimensions() ->
     assert two_long.neighbour((3, 7, 6), 1, 1) == (3, 0, 6)
 
 
+@examples(40)
 @given(TORI)
 def test_many_steps_at_once_are_single_ones(topology: Topology) -> None:
     every = list(product(*map(range, topology.dims)))

@@ -4,6 +4,7 @@ from math import prod
 from typing import Any
 
 import pytest
+from extent import thorough
 from plans import loop, plan_of, small
 
 from tpusim.hardware import Slice
@@ -93,7 +94,7 @@ def test_gradients_that_are_all_reduced_stay_whole_for_the_optimizer() -> None:
 @pytest.mark.parametrize("remat", ["full", "minimal", "dots", "none"])
 @pytest.mark.parametrize("grad_dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize("optimizer", ["adam", "lamb", "muon"])
+@pytest.mark.parametrize("optimizer", ["adam", thorough("lamb"), thorough("muon")])
 def test_all_that_layers_leave_is_freed(
     remat: str, grad_dtype: str, microbatches: int, optimizer: str
 ) -> None:

@@ -97,7 +97,7 @@ def test_each_key_has_one_treatment() -> None:
     assert all(len(why) > 15 for why in ignored().values())
 
 
-@pytest.mark.parametrize("key", sample(defaults(), 24))
+@pytest.mark.parametrize("key", sample(defaults(), 48))
 def test_a_key_that_is_read_changes_a_run(key: str) -> None:
     """In some context another value gives another run, or is refused by what reads it."""
     near = sorted(CONTEXTS, key=lambda name: not any(word in key for word in name.split(", ")))

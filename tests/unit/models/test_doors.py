@@ -189,7 +189,7 @@ def test_a_models_name_changes_no_number(count: int) -> None:
             assert hf_notes(called) == hf_notes(config)
 
 
-@pytest.mark.parametrize("name", sample([*models.ARCHITECTURES], 4))
+@pytest.mark.parametrize("name", sample([*models.ARCHITECTURES], 8))
 def test_a_renamed_model_takes_the_same_step(name: str) -> None:
     """Of each architecture, on each of two meshes."""
     kind = models.ARCHITECTURES[name]

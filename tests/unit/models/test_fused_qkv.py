@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from extent import thorough
 from plans import calcs, comms, partitioned_of, plan_of, program_of, small
 
 from tpusim.base import ModelError
@@ -39,7 +40,7 @@ GROUPED = [
 
 
 @pytest.mark.parametrize("keys", GROUPED)
-@pytest.mark.parametrize("kernel", ["flash", "dot"])
+@pytest.mark.parametrize("kernel", ["flash", thorough("dot")])
 def test_grouped_queries_are_made_by_one_matrix_too(keys: dict[str, Any], kernel: str) -> None:
     """Each head of keys and values behind the queries that share it."""
     three = small(attention=kernel, **keys)

@@ -211,6 +211,7 @@ def test_what_is_no_language_model_says_what_it_reads(model_type: str, sentence:
     assert sentence in refused(model_type)
 
 
+@pytest.mark.thorough
 def test_a_language_model_beside_encoders_is_read_or_named() -> None:
     """Of the types that read images or sound; a part that is left out is noted by its key."""
     auto = import_module("transformers.models.auto.modeling_auto")

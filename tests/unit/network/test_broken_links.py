@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from extent import thorough
+from extent import sample, thorough
 
 from tpusim.costs import CollectiveRoute, SliceLinks, route
 from tpusim.hardware import Slice, Span, degraded
@@ -44,7 +44,7 @@ def rings(pod: Slice, dim: int, kind: CollectiveKind) -> list[tuple[CollectiveRo
     ]
 
 
-@pytest.mark.parametrize("shape", ["4x4x8", "8x8x8", "4x8x8_twisted"])
+@pytest.mark.parametrize("shape", ["4x4x8", thorough("8x8x8"), thorough("4x8x8_twisted")])
 @pytest.mark.parametrize("dims", [(0,), (1, 2), (0, 1, 2)])
 @pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL])
 def test_groups_that_are_not_asked_have_the_pattern_of_a_healthy_torus(
@@ -122,7 +122,7 @@ def test_half_way_round_the_sign_is_that_of_the_parity() -> None:
         assert divmod(int(first) // pod.topology.chips, 2) == (0, side)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", sample(SHAPES, 4))
 @pytest.mark.parametrize("kind", [CollectiveKind.ALL_TO_ALL, thorough(CollectiveKind.ALL_GATHER)])
 def test_rerouted_messages_deliver_the_same_bytes(shape: str, kind: CollectiveKind) -> None:
     pod = degraded(Slice("v4", shape), "switch", 1)

@@ -199,6 +199,7 @@ def test_a_tensor_that_the_policy_saves_can_leave_for_the_host(remat: str) -> No
     assert gone.hbm_peak_bytes < kept.hbm_peak_bytes
 
 
+@pytest.mark.thorough
 def test_hbm_too_small_for_the_weights_alone_is_an_answer() -> None:
     """With its times, and with who needs what: the weights are more than there is."""
     chip = load_chip("v5e").replace(hbm_usable_bytes="100 kB")

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from extent import sample
 from hlo import DATA
 from synthetic_profiles import DISPATCH_PS, FIRST_PS, Fault, synthetic_profile
 
@@ -34,7 +35,7 @@ def made(folder: Path, name: str = PROGRAMS[0], **settings: object) -> ts.Profil
 
 
 @pytest.mark.parametrize("form", ["xspace", "trace"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", sample(PROGRAMS, 2))
 def test_steps_take_what_the_result_says_to_the_picosecond(
     name: str, form: str, tmp_path: Path
 ) -> None:

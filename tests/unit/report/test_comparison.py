@@ -121,6 +121,7 @@ def test_a_program_has_no_keys_of_a_plan_to_differ_in() -> None:
     assert "MFU" in str(found)
 
 
+@pytest.mark.thorough
 def test_files_are_written_twice_the_same(tmp_path: Path) -> None:
     found = ts.compare(result(), result(remat="minimal"), small_replay())
     for folder in ("a", "b"):

@@ -122,7 +122,7 @@ def embedded(page: str) -> dict[str, bytes]:
     return {what: unquote(source).encode() for source, what in found}
 
 
-@kinds
+@one_kind
 def test_a_page_has_every_section_and_asks_for_nothing(kind: str) -> None:
     page = Page(page_of(kind))
     assert [name for name in page.ids if name in SECTIONS] == SECTIONS
@@ -133,7 +133,7 @@ def test_a_page_has_every_section_and_asks_for_nothing(kind: str) -> None:
     assert not page.handlers
 
 
-@kinds
+@one_kind
 def test_a_page_has_the_figures_of_the_report(kind: str) -> None:
     """Each drawing is that of its file, with the same elements along the same paths."""
     files = files_of(kind)
@@ -154,6 +154,7 @@ def test_figures_of_ones_own_are_in_the_page() -> None:
     assert 'id="more"' not in page_of("dense")
 
 
+@pytest.mark.thorough
 @one_kind
 def test_the_same_result_gives_the_same_page(kind: str) -> None:
     assert report_page(result(kind)) == page_of(kind)
@@ -417,6 +418,7 @@ def test_labels_of_others_break_no_table_or_trace(label: str) -> None:
     assert not [name for name in names if re.search("[\x00-\x1f\u202a-\u202e]", name)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("label", sample(HOSTILE, 12), ids=lambda label: HOSTILE.index(label))
 def test_labels_of_others_break_no_figure(label: str) -> None:
     one = labelled(label)

@@ -182,7 +182,7 @@ def name(value: object) -> str | None:
 drawn = [(plot, *schedule) for plot in PLOTS for schedule in SCHEDULES]
 
 
-@pytest.mark.parametrize(("plot", "schedule", "chunks"), sample(drawn, every=5), ids=name)
+@pytest.mark.parametrize(("plot", "schedule", "chunks"), sample(drawn, every=10), ids=name)
 def test_no_text_is_cut_off_and_none_lies_on_another(plot: Any, schedule: str, chunks: int) -> None:
     check_texts(axes_of(plot(result(schedule, chunks))))
 
@@ -218,6 +218,7 @@ def test_stages_over_slices_are_named_with_their_slice() -> None:
     assert names == [f"slice {at // 2}, stage {at}" for at in range(STAGES)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("undrawn")
 def test_only_pipelines_have_the_figure(tmp_path: Path) -> None:
     write_report(result(), tmp_path / "pipeline")

@@ -14,6 +14,7 @@ from tpusim.report import document, perfect_compiler, plot_memory, trace
 FIGURES = ("breakdown", "timeline", "memory", "utilisation", "torus", "axes", "roofline")
 
 
+@pytest.mark.thorough
 def test_all_files_are_written() -> None:
     result = small_replay()
     files = render_files(result, None)

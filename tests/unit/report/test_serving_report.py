@@ -149,6 +149,7 @@ def test_the_page_answers_and_defines(tmp_path: Path) -> None:
         assert f"the cache holds {result.cache_tokens:,} tokens" in text
 
 
+@pytest.mark.thorough
 def test_a_name_cannot_write_into_the_page(tmp_path: Path) -> None:
     evil = STEADY.model.replace(name="<b>x</b>")
     write_serving(replace(STEADY, model=evil), tmp_path)

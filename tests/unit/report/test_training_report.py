@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 from drawings import drawing
+from extent import thorough
 
 import tpusim as ts
 from tpusim.base import FileError, PlanError, format_seconds
@@ -82,7 +83,7 @@ SECTIONS: Mapping[str, list[str]] = {
     "straggling": ["losses", "stragglers"],
 }
 kinds = pytest.mark.parametrize("kind", RUNS)
-drawn = pytest.mark.parametrize("kind", ["plain", "failing"])
+drawn = pytest.mark.parametrize("kind", ["plain", thorough("failing")])
 """Runs whose figures are drawn."""
 
 

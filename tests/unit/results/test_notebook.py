@@ -88,6 +88,7 @@ def shown_values() -> list[object]:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_every_value_has_a_short_repr_and_a_cell() -> None:
     for value in shown_values():
         text = repr(value)
@@ -112,6 +113,7 @@ def test_a_cell_shows_what_is_given() -> None:
     assert "4 dimensions" not in chip
 
 
+@pytest.mark.thorough
 def test_what_prints_long_is_cut_in_lines_and_columns() -> None:
     for value in shown_values():
         if isinstance(value, ShortRepr):
@@ -121,6 +123,7 @@ def test_what_prints_long_is_cut_in_lines_and_columns() -> None:
             assert (f"{len(lines) - 8} more lines" in repr(value)) == (len(lines) > 8)
 
 
+@pytest.mark.thorough
 def test_a_search_says_what_is_best_and_whether_it_is_proved() -> None:
     (found,) = [each for each in shown_values() if type(each).__name__ == "SearchResult"]
     first, best = repr(found).splitlines()[:2]

@@ -40,6 +40,7 @@ def test_a_dimension_without_a_rule_is_named_with_the_rule_to_write() -> None:
     assert "redundant" not in str(result)
 
 
+@pytest.mark.thorough
 def test_what_a_warning_says_to_write_helps() -> None:
     result = simulated(**NO_MLP)
     plan = changed_plan(result.plan, result.warnings()[0].settings)

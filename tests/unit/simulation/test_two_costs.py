@@ -28,7 +28,7 @@ def test_totals_are_compared_with_each_run_of_a_loop():
     """Eleven milliseconds, and by the estimates one and ten of two: 21."""
     (said,) = notes(once=DEVICE.clock / 1e3, often=DEVICE.clock / 500)
     assert "vector work are 1.9 times apart" in said
-    assert "by shapes 11 ms a step, by the compiler's estimates 21 ms" in said
+    assert "by shapes 11 ms per step, by the compiler's estimates 21 ms" in said
 
 
 def test_one_operation_among_many_says_nothing():

@@ -137,6 +137,7 @@ def test_a_cluster_without_workers_is_a_sentence(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.thorough
 def test_a_worker_of_another_version_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "tpusim").mkdir()
     (tmp_path / "tpusim" / "__init__.py").write_text("", "utf-8")

@@ -31,6 +31,7 @@ def frame_of(given: Space, pod: Slice = POD) -> pd.DataFrame:
     return sweep(MODEL, given, pod, workers=1)
 
 
+@pytest.mark.thorough
 def test_a_row_is_the_plan_that_was_tried() -> None:
     given = space(axes=("tensor",), vary=VARIED, base=BASE.replace(mesh={"fsdp": 8, "tensor": 2}))
     frame = frame_of(given)
@@ -169,6 +170,7 @@ def test_nor_is_half_a_device() -> None:
         BASE.replace(mesh={"fsdp": np.float64(2.5)})
 
 
+@pytest.mark.thorough
 def test_a_frame_goes_into_both_figures() -> None:
     frame = frame_of(space(vary={"remat": ["full", "none"]}))
     ranked, of_data = plot_ranking(frame), plot_ranking(ranking_data(frame))

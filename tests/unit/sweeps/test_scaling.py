@@ -163,6 +163,7 @@ def test_mistakes_are_sentences(
         scaling(MODEL, BASE, POD, **how)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_an_axis_that_cannot_grow_so() -> None:
     plan = Plan(mesh={"data": 2, "fsdp": 8}, seq_len=64, global_batch=32)
     with pytest.raises(PlanError, match="chips = 4: the axis data = 2 cannot be 1/4 of itself"):

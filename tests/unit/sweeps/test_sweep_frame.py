@@ -41,6 +41,7 @@ def test_a_host_that_is_slow_has_columns_of_its_own(tmp_path: Path) -> None:
     assert exposed.iloc[2] - exposed.iloc[1] == pytest.approx(1.75)
 
 
+@pytest.mark.thorough
 def test_hosts_feed_each_plan(tmp_path: Path) -> None:
     """Small batches wait for their hosts, whose stages are simulated beside each step."""
     slow = ts.Input(workers=1, decode_s=1e-3)
@@ -128,6 +129,7 @@ def test_layers_of_stages_are_tried_and_written_down() -> None:
     assert list(table["status"]) == ["ok", "refused"]
 
 
+@pytest.mark.thorough
 def test_a_sweep_of_refused_plans_has_the_same_columns() -> None:
     refused = swept(space(base=ts.Plan(mesh={"fsdp": 16}, seq_len=64, global_batch=7)))
     assert set(refused[refused["fsdp"] * refused["data"] > 1]["status"]) == {"refused"}

@@ -104,7 +104,7 @@ def plot_axes(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.tick_params(length=0)
     of = "a device of the busiest stage" if len(result.programs) > 1 else "one device"
     ax.set_xlabel(
-        f"each collective's busiest links, summed, one way [bytes of {of} a step]", color=INK
+        f"each collective's busiest links, summed, one way [bytes of {of} per step]", color=INK
     )
     canvas.draw_title(ax, text, pad=8)
     return ax

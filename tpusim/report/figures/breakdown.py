@@ -57,7 +57,7 @@ def breakdown_data(result: Result) -> tuple[BreakdownBar, ...]:
 def breakdown_title(result: Result) -> str:
     """Return model and slice, step time and utilisation, in one line."""
     step = format_seconds(result.step_time_s)
-    return f"{result.title}: {step} a step, {result.utilisation}"
+    return f"{result.title}: {step} per step, {result.utilisation}"
 
 
 @of_result

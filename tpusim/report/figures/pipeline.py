@@ -111,7 +111,7 @@ def plot_pipeline(result: Result, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlabel(f"time in the step [{unit}]", color=INK)
     canvas.simplify_axes(ax, rows=True)
     lost = "of it computing what nobody reads" if data.schedule == CIRCULAR else "of it bubble"
-    step = f"{format_seconds(result.step_time_s)} a step"
+    step = f"{format_seconds(result.step_time_s)} per step"
     canvas.draw_title(ax, f"{result.title}: {data.schedule}, {step}, {data.bubble:.1%} {lost}")
     canvas.draw_legend(ax, {name: style for name, style, _ in groups if name})
     return ax

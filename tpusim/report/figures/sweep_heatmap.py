@@ -177,7 +177,7 @@ def _draw_key(ax: "Axes", data: MeshHeatmap) -> None:
     if best := data.best:
         text = (
             f"best: {data.x} {best.x}, {data.y} {best.y}, MFU {best.mfu:.1%}, "
-            f"{format_seconds(best.step_time_s or 0)} a step"
+            f"{format_seconds(best.step_time_s or 0)} per step"
         )
         best_look: Style = {"facecolor": HEAT_SHADES[-1], "edgecolor": BEST_FRAME, "linewidth": 2.4}
         handles.append(Patch(label=text, **best_look))
