@@ -5,7 +5,9 @@ kernels/ragged_paged_attention/v3): it copies whole pages of the cache to the ch
 at a time, and multiplies them by a block of the queries of one sequence.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from tpusim.costs.attention import kernel_flops, score_seconds
 from tpusim.costs.compute import copy_bandwidth, hbm_seconds, matrix_rate, vector_seconds
@@ -77,7 +79,7 @@ class CachedAttentionRates:
             launch=work.operations * device.costs.op_launch,
         )
 
-    def seconds(self, load: AttentionLoad) -> float:
+    def seconds(self, load: AttentionLoad | tuple[float, ...]) -> float:
         """Return the seconds of a load: sequences that decode, then prompts, and a launch.
 
         Each is `max(arithmetic, bytes / HBM + pages)`. The kernel takes one sequence after the
@@ -87,29 +89,52 @@ class CachedAttentionRates:
         A block of keys is computed whole, also where the sequence ends within it: of a prompt of
         1024 tokens in blocks of 4096 keys, all 4096 (profiles of 7x, Qwen2.5-32B and Qwen3-32B).
 
-        load: of all ranks.
+        load: of all ranks; the numbers of an `AttentionLoad`.
         """
-        decoding = self.decode_seconds(float(load.decodes), float(load.context))
-        if not load.prefills:
+        decodes, context, tokens, keys, pairs = map(float, load)
+        decoding = self.decode_seconds(decodes, context)
+        if not tokens:
             return decoding
         share = 1 / self.ranks
-        prefills, keys, pairs = (float(each) * share for each in load[2:])
+        prefills, keys, pairs = tokens * share, keys * share, pairs * share
         if self.window:
             keys = min(keys, prefills + self.window)
             pairs = min(pairs, self.window * prefills)
         queries, block = self.block
-        seen = pairs / prefills + (min(queries, prefills) + block) / 2
-        arithmetic = prefills * max(seen, block) * self.score
-        return decoding + max(arithmetic, self._memory(prefills, keys))
+        visited = queries if queries < prefills else prefills
+        seen = pairs / prefills + (visited + block) / 2
+        arithmetic = prefills * (seen if seen > block else block) * self.score
+        memory = self._memory(prefills, keys)
+        return decoding + (arithmetic if arithmetic > memory else memory)
 
     def decode_seconds(self, decodes: float, context: float) -> float:
         """Return the seconds of sequences that decode, with `context` keys of all ranks."""
-        decodes, context = decodes / self.ranks, context / self.ranks
+        tokens, keys = decodes / self.ranks, context / self.ranks
         if self.window:
-            context = min(context, self.window * decodes / self.drafted)
-        arithmetic = context * self.decoded_key
-        memory = self._memory(decodes, context)
+            keys = min(keys, self.window * tokens / self.drafted)
+        arithmetic = keys * self.decoded_key
+        memory = self._memory(tokens, keys)
         return (arithmetic if arithmetic > memory else memory) + self.launch
+
+    def decoding(self, decodes: float) -> Callable[[float], float]:
+        """Return `decode_seconds` of so many tokens, as a function of the keys."""
+        ranks, decoded_key, launch = self.ranks, self.decoded_key, self.launch
+        key, page, turn = self.key, self.page, self.turn
+        tokens = decodes / ranks
+        most = self.window * tokens / self.drafted if self.window else inf
+        queries, written = tokens * self.query, tokens * (key + self.output)
+
+        def seconds(context: float) -> float:
+            keys = context / ranks
+            if keys > most:
+                keys = most
+            arithmetic = keys * decoded_key
+            read = keys * key + queries
+            turned = read if read < written else written
+            memory = read + written + turn * turned + keys * page
+            return (arithmetic if arithmetic > memory else memory) + launch
+
+        return seconds
 
     def _memory(self, tokens: float, keys: float) -> float:
         """Return the seconds of HBM for tokens and the keys that their sequences see."""

@@ -1,5 +1,6 @@
 """Seconds of linear attention in the steps of a server."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tpusim.costs.compute import hbm_seconds
@@ -43,15 +44,20 @@ class CachedLinearRates:
         prompt = seconds(LINEAR_CHUNK, 0.0) / LINEAR_CHUNK
         return cls(float(work.ranks), work.drafted, decoded, prompt, launch)
 
-    def seconds(self, load: AttentionLoad) -> float:
+    def seconds(self, load: AttentionLoad | tuple[float, ...]) -> float:
         """Return the seconds of a load of all ranks: sequences that decode, then prompts."""
-        prompts = float(load.prefills) / self.ranks * self.prompt
-        return prompts + self.decode_seconds(float(load.decodes), float(load.context))
+        decodes, context, prefills, _, _ = map(float, load)
+        return prefills / self.ranks * self.prompt + self.decode_seconds(decodes, context)
 
     def decode_seconds(self, decodes: float, context: float) -> float:
         """Return the seconds of sequences that decode, whatever their context."""
         del context
         return decodes / self.ranks / self.drafted * self.decoded + self.launch
+
+    def decoding(self, decodes: float) -> Callable[[float], float]:
+        """Return `decode_seconds` of so many tokens, as a function of the keys."""
+        found = self.decode_seconds(decodes, 0.0)
+        return lambda _: found
 
 
 def cached_linear_seconds(work: CachedLinearWork, device: Device) -> float:

@@ -25,9 +25,9 @@ def picoseconds(seconds: float) -> int:
     >>> picoseconds(1e-6), picoseconds(0.1 + 0.2), picoseconds(1e-15)
     (1000000, 300000000000, 1)
     """
-    if not 0 <= seconds <= LONGEST_SECONDS:
-        raise _wrong_time(seconds)
-    return ceil(seconds * _PS)
+    if 0 <= seconds <= LONGEST_SECONDS:
+        return ceil(seconds * _PS)
+    raise _wrong_time(seconds)
 
 
 def _wrong_time(seconds: float) -> ValueError:

@@ -34,7 +34,10 @@ class DecodeRun:
 
     def ps(self, steps: int) -> int:
         """Return the time of the first steps, the host included."""
-        short = self._short(steps) if self.least_ps else 0
+        if not self.least_ps:
+            time = self.costs.decode_ps(self.decodes, self.context, steps, self.growth)
+            return time + steps * self.host_ps
+        short = self._short(steps)
         if short == steps:
             return steps * self.least_ps
         return short * self.least_ps + self._devices_ps(short, steps - short)
@@ -54,6 +57,20 @@ class DecodeRun:
             self.looked = steps
         return min(self.short, steps)
 
+    def foreseen(self, elapsed: int, steps: int) -> tuple[int, int]:
+        """Return which of `steps` steps ends first more than `elapsed` after the start, and when.
+
+        No step is shorter than the first, so it is one of the first `elapsed / first + 1`. Return
+        (0, 0) unless it is the last of these: all of the run, or a search, tells it then.
+        """
+        most = elapsed // self.ps(1) + 1
+        if most >= steps:
+            return 0, 0
+        time = self.ps(most)
+        if elapsed < time and (time - elapsed) * most < time:
+            return most, time
+        return 0, 0
+
     def first_by(self, elapsed: int, steps: int, total: int) -> tuple[int, int]:
         """Return which of `steps` steps ends first `elapsed` after the start or later, and when.
 
@@ -64,8 +81,9 @@ class DecodeRun:
         """
         low, low_ps, high, high_ps = 0, 0, steps, total
         while high - low > 1:
-            guess = low + -(-(elapsed - low_ps) * (high - low) // max(1, high_ps - low_ps))
-            guess = min(max(guess, low + 1), high - 1)
+            guess = low + -(-(elapsed - low_ps) * (high - low) // ((high_ps - low_ps) or 1))
+            if not low < guess < high:
+                guess = low + 1 if guess <= low else high - 1
             time = self.ps(guess)
             if time >= elapsed:
                 if (time - elapsed) * (guess - low) < time - low_ps:

@@ -31,10 +31,10 @@ class PageGrowth:
 
     def between(self, level: int, later: int) -> int:
         """Return the pages that all sequences take from a level to a later one."""
+        if later - level == 1:
+            return self.counts[level % self.page_size]
         periods, rest = divmod(later - level, self.page_size)
         pages = periods * self.sequences
-        if rest == 1:
-            return pages + self.counts[level % self.page_size]
         if rest:
             first = level % self.page_size
             last = first + rest

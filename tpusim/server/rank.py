@@ -23,6 +23,7 @@ class Rank:
     present: sequences that are here.
     waiting: those that hold no pages, in the order in which they are admitted.
     decoding: those that decode, in the order in which they began to.
+    total: pages, in use or not.
     prompt: the one whose prompt is computed in part, if there is one; it is the youngest.
     keys: the keys of the decoding sequences, summed.
     ends: the clock at which each decoding sequence is complete, summed.
@@ -39,11 +40,13 @@ class Rank:
     def __init__(self, policy: Policy, records: RequestLog, block: int = 0) -> None:
         self.records = records
         self.policy = policy
+        self.total = policy.pages
         self.page_size = policy.page_size
         self.drafted = policy.drafted
         self.verified = 1 + policy.drafted
         self.budget = policy.max_num_batched_tokens
         self.slots = policy.slots
+        self.reserve = policy.reserve
         self.pages = CachedPages(policy.pages, policy.page_size, block)
         self.growth = PageGrowth(policy.page_size)
         self.present = 0
@@ -85,10 +88,14 @@ class Rank:
         While pages are missing, the sequence that was admitted last loses its own, and waits before
         all others to be computed again.
         """
-        while not self._find(pages := self.growth.between(self.level, clock)):
+        pages = self.growth.between(self.level, clock)
+        while not self._find(pages):
             self._preempt(clock)
+            pages = self.growth.between(self.level, clock)
         if pages:
-            self.unsettled = not self.policy.mixed and self._cached_in_part()
+            self.unsettled = (
+                bool(self.pages.idle) and not self.policy.mixed and self._cached_in_part()
+            )
             self.pages.take(pages)
         self.level = clock
 
@@ -99,7 +106,7 @@ class Rank:
         needs may be less afterwards.
         """
         pages = self.pages
-        keep = len(pages.idle) * pages.per_block if self._cached_in_part() else 0
+        keep = len(pages.idle) * pages.per_block if pages.idle and self._cached_in_part() else 0
         if self._find(self.growth.at_most(self.level, clock) + keep):
             return clock
         return self.growth.reach(self.level, clock, pages.free - keep)
@@ -107,14 +114,14 @@ class Rank:
     def _find(self, pages: int) -> bool:
         """Return whether so many pages are free."""
         free = self.pages.free
-        needed = self.policy.pages - free + pages
+        needed = self.total - free + pages
         if needed > self.peak.pages:
             self.peak.pages = needed
         return pages <= free
 
     def _cached_in_part(self) -> bool:
         """Return whether a prompt waits for pages that is cached in part."""
-        if not self.pages.idle or not self.waiting or len(self.decoding) >= self.slots:
+        if not self.waiting or len(self.decoding) >= self.slots:
             return False
         return self.pages.found(self.waiting[0])[0] > 0
 
@@ -186,10 +193,14 @@ class Rank:
     def received(self, start: int, end: int, steps: int) -> None:
         """Write down the gaps before the tokens of decode steps."""
         each = (end - start) // steps
+        alike = (steps - 1) * len(self.decoding)
         for time, count in self.answers:
-            self.records.gap(start + each - time, count)
-        if steps > 1:
-            self.records.gap(each, (steps - 1) * len(self.decoding))
+            if time == start:
+                alike += count
+            else:
+                self.records.gap(start + each - time, count)
+        if alike:
+            self.records.gap(each, alike)
 
     # prompts
 
@@ -220,13 +231,16 @@ class Rank:
             else:
                 break
             waiting.popleft()
-        self.peak.sequences = max(self.peak.sequences, len(self.decoding) + len(chosen))
+        sequences = len(self.decoding) + len(chosen)
+        if sequences > self.peak.sequences:
+            self.peak.sequences = sequences
         return chosen
 
     def _needed(self, sequence: Sequence, computed: int) -> int:
         """Return the pages of a prompt of which `computed` tokens are in the cache."""
-        drafted = self.drafted if computed == sequence.tokens else 0
-        return self.pages.of(computed + drafted)
+        if computed == sequence.tokens:
+            computed += self.drafted
+        return -(-computed // self.page_size)
 
     def _extend(self, sequence: Sequence, budget: int, clock: int) -> bool:
         """Take the pages of the next chunk of the prompt that is begun, if they are free.
@@ -247,8 +261,10 @@ class Rank:
 
     def _chunk(self, missing: int, budget: int) -> int:
         """Return how many of the missing tokens of a prompt the next step has room for."""
-        self.peak.tokens = max(self.peak.tokens, self.budget - budget + missing)
-        return min(missing, budget)
+        asked = self.budget - budget + missing
+        if asked > self.peak.tokens:
+            self.peak.tokens = asked
+        return missing if missing < budget else budget
 
     def _take(self, sequence: Sequence, chunk: int, pages: int) -> None:
         self.pages.take(pages - sequence.pages)
@@ -259,13 +275,16 @@ class Rank:
 
     def _admit(self, sequence: Sequence, budget: int, coming: int) -> bool:
         """Admit a prompt with its first chunk, if its pages and its tokens find room."""
-        cached, idle = self.pages.found(sequence) if sequence.blocks else (0, 0)
+        cached = idle = 0
+        if sequence.blocks:
+            cached, idle = self.pages.found(sequence)
         missing = sequence.tokens - cached
         chunk = self._chunk(missing, budget)
         if chunk < missing and not self.policy.chunked_prefill:
             return False
         pages = self._needed(sequence, cached + chunk)
-        needed = self._reserved(sequence, pages, coming) - cached // self.page_size + idle
+        needed = pages if self.reserve is None else self._reserved(sequence, pages, coming)
+        needed += idle - cached // self.page_size
         if not self._find(needed):
             return False
         if cached:
@@ -277,7 +296,8 @@ class Rank:
     def _adopt(self, sequence: Sequence, clock: int, coming: int) -> bool:
         """Let a sequence decode whose cache came from another replica, if its pages find room."""
         pages = self._needed(sequence, sequence.tokens)
-        if not self._find(self._reserved(sequence, pages, coming)):
+        needed = pages if self.reserve is None else self._reserved(sequence, pages, coming)
+        if not self._find(needed):
             return False
         self.join(sequence, clock)
         self.answers.append((sequence.answered_ps, 1))
@@ -286,19 +306,17 @@ class Rank:
         return True
 
     def _reserved(self, sequence: Sequence, pages: int, coming: int) -> int:
-        """Return the pages that have to be free before a sequence is admitted.
+        """Return the pages that have to be free for a sequence to be admitted with a reserve.
 
         coming: tokens for which the prompts of the step will take pages.
 
         The tokens that others miss are those since one of them came or went: a prompt that finds no
         room then finds none later, while pages are taken.
         """
-        reserve = self.policy.reserve
-        if reserve is None:
-            return pages
+        assert self.reserve is not None
         whole = sequence.tokens + sequence.left - 1 + self.drafted
         missing = self.ends - self.since * len(self.decoding)
-        return max(pages, self.pages.of(whole + coming + int(reserve * missing)))
+        return max(pages, self.pages.of(whole + coming + int(self.reserve * missing)))
 
     def _coming(self, sequence: Sequence) -> int:
         """Return the tokens of a prompt and its answer for which it has no pages yet."""

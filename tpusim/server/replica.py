@@ -4,37 +4,25 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from simpy import Event
-
-from tpusim.server.decode_run import DecodeRun
 from tpusim.server.held_requests import HeldRequests
-from tpusim.server.moments import BEGIN, END, Moment, Picoseconds
+from tpusim.server.moments import Picoseconds
 from tpusim.server.policy import Policy
 from tpusim.server.rank import Rank
+from tpusim.server.rank_steps import RankSteps
 from tpusim.server.request_log import RequestLog
 from tpusim.server.sequence import Sequence
 from tpusim.server.span_log import SpanLog
-from tpusim.server.step_load import StepCosts, StepLoad
+from tpusim.server.step_load import StepCosts
+from tpusim.server.stepped_replica import SteppedReplica
 from tpusim.server.token_clock import TokenClock
 
 Done: TypeAlias = Callable[[Sequence], None]
 Send: TypeAlias = Callable[["Replica", Sequence], None]
 
 
-class Replica:
+class Replica(SteppedReplica):
     """An engine whose data-parallel ranks step together.
 
-    All ranks run the step of the fullest one, as devices wait for each other. The load of a step
-    with prompts is that of the rank with most tokens, times the number of ranks; that of a step
-    which only decodes has the most sequences of a rank and the most keys of a rank.
-
-    A step is planned when it begins and takes effect when it ends. Decode steps in a row are one
-    run, which ends with the first sequence that is complete or finds no page, or with the step in
-    which a request arrives that may be admitted.
-
-    up: whether it serves; it is set from outside.
-    ending: the end of the present steps; None while it is idle.
-    run: the present steps, if they decode alone.
     chosen: sequences whose prompts are in the present step.
     decodes: sequences that decode in each of the present steps.
     advances: the clock goes on with these steps.
@@ -50,17 +38,15 @@ class Replica:
         costs: StepCosts,
         records: RequestLog,
         log: SpanLog,
-        *,
         done: Done,
+        *,
         send: Send | None = None,
         receives: bool = False,
         block: int = 0,
         fold: bool = True,
     ) -> None:
-        self.env = env
-        self.number = number
+        super().__init__(env, number)
         self.policy = policy
-        self.costs = costs
         self.records = records
         self.log = log
         self.done = done
@@ -72,11 +58,8 @@ class Replica:
         self.ranks = [Rank(policy, records, block) for _ in range(policy.ranks)]
         self.held = HeldRequests(env, policy, self._idle_ranks, self._let_wait)
         self.clock = TokenClock(policy)
-        self.up = True
-        self.asked = False
-        self.ending: Moment | None = None
-        self.run: DecodeRun | None = None
-        self.start = self.steps = self.duration = self.decodes = 0
+        self.planned = RankSteps(policy, costs, self.ranks, self.clock)
+        self.decodes = 0
         self.advances = False
         self.chosen: list[Sequence] = []
         self.heap: list[tuple[int, int, Sequence]] = []
@@ -117,12 +100,6 @@ class Replica:
         elif may_join and self.prompts_first:
             self._cut_short()
 
-    def wake(self) -> None:
-        """Begin a step once all has happened that happens now, if there is none."""
-        if self.ending is None and not self.asked and self.up:
-            self.asked = True
-            Moment(self.env, 0, BEGIN + self.number, self._begin)
-
     def cached(self, sequence: Sequence) -> int:
         """Return the tokens of a prompt that are cached in the rank which has most of them."""
         if done := self._steps_done():  # pages that those took may have been of cached blocks
@@ -147,27 +124,16 @@ class Replica:
             self.records.lose(sequence.request)
         return lost + self.held.empty()
 
-    def _steps_done(self) -> int:
-        """Return how many steps of the present run have ended before now."""
-        if self.run is None or self.steps == 1:
-            return 0
-        return self.run.first_by(self.env.now - self.start, self.steps, self.duration)[0] - 1
-
     # the beginning of a step
 
-    def _begin(self, _: Event) -> None:
-        self.asked = False
-        if self.ending is None and self.up:
-            self._next()
-
-    def _next(self) -> None:
-        """Plan the next step, or wait for something to do."""
+    def _next(self, now: int) -> bool:
+        """Plan the next steps, if there is something to do; return whether there is."""
         if self.held.waiting:
             self.held.check()
         clock = self.clock.received
         chosen = self._choose_mixed(clock) if self.mixed else self._choose_apart(clock)
         if chosen:
-            self._note_scheduled(chosen)
+            self._note_scheduled(chosen, now)
         if self.receives:
             self._note_adopted(clock)
         decodes = lost = 0
@@ -175,16 +141,21 @@ class Replica:
             decodes += len(rank.decoding)
             lost += rank.lost or rank.unsettled
         if chosen:
-            self._start(self._step_ps(chosen, clock), 1)
             self.decodes = decodes if self.mixed else 0
             self.advances = self.mixed
+            self.run, self.steps = None, 1
+            self.duration = self.planned.prompts_ps(chosen, self.decodes)
         elif decodes:
-            steps = self._steps_at_most(clock) if self.fold and not lost else 1
-            self.run, steps = self._plan_run(clock, steps)
-            self._start(self.run.ps(steps), steps)
             self.decodes, self.advances = decodes, True
-        elif lost:
-            self.wake()
+            steps = self._steps_at_most() if self.fold and not lost else 1
+            self.run, self.steps = self.planned.decode_run(decodes, steps)
+            self.duration = self.run.ps(self.steps)
+        else:
+            if lost:
+                self.wake()
+            return False
+        self.start = now
+        return True
 
     def _choose_mixed(self, clock: int) -> list[Sequence]:
         """Return the prompts of a step in which all decoding sequences are."""
@@ -192,7 +163,7 @@ class Replica:
         for rank in self.ranks:
             rank.lost = False
             rank.make_room(clock)
-            if not rank.lost:
+            if (rank.waiting or rank.prompt is not None) and not rank.lost:
                 chosen += rank.prompts(rank.budget - len(rank.decoding) * rank.verified, clock)
         return chosen
 
@@ -212,8 +183,8 @@ class Replica:
                 rank.make_room(clock)
         return chosen
 
-    def _note_scheduled(self, chosen: list[Sequence]) -> None:
-        self.chosen, now = chosen, self.env.now
+    def _note_scheduled(self, chosen: list[Sequence], now: int) -> None:
+        self.chosen = chosen
         for sequence in chosen:
             self.records.schedule(sequence.request, now, sequence.computed)
 
@@ -229,59 +200,7 @@ class Replica:
         self.joined += 1
         heappush(self.heap, (sequence.ends, self.joined, sequence))
 
-    def _start(self, duration: int, steps: int) -> None:
-        self.start = self.env.now
-        self.steps = steps
-        self.duration = duration
-        self.ending = Moment(self.env, duration, END + self.number, self._end)
-
-    def _step_ps(self, chosen: list[Sequence], clock: int) -> int:
-        """Return the time of a step with prompts."""
-        policy, ranks, count = self.policy, self.ranks, len(self.ranks)
-        if count == 1:
-            load = self._rank_load(ranks[0], chosen, clock)
-        else:
-            apart = [[each for each in chosen if each.rank == rank] for rank in range(count)]
-            loads = [self._rank_load(*each, clock) for each in zip(ranks, apart, strict=True)]
-            fullest = max(loads, key=lambda one: (one.decodes + one.prefills, one.context))
-            routed = sum(one.decodes + one.prefills for one in loads)
-            load = StepLoad(*(count * each for each in fullest))._replace(routed=routed)
-        decoding = sum(len(rank.decoding) for rank in ranks) if self.mixed else 0
-        between, least = policy.host(len(chosen) + decoding)
-        return max(between + self.costs.step_ps(load), least)
-
-    def _rank_load(self, rank: Rank, chosen: list[Sequence], clock: int) -> StepLoad:
-        """Return what a rank computes in a step with prompts."""
-        prompts = _prompt_load(chosen)
-        if not self.mixed:
-            return StepLoad(0, 0, *prompts)
-        decodes = len(rank.decoding) * (1 + self.policy.drafted)
-        return StepLoad(decodes, rank.context(clock), *prompts)
-
-    def _plan_run(self, clock: int, steps: int) -> tuple[DecodeRun, int]:
-        """Return decode steps in a row, and how many of `steps` are alike in their load."""
-        policy, ranks, count = self.policy, self.ranks, len(self.ranks)
-        if count == 1:
-            most = grows = len(ranks[0].decoding)
-            context = ranks[0].context(clock)
-        else:
-            loads = [(rank.context(clock), len(rank.decoding)) for rank in ranks]
-            context, grows = max(loads)
-            most = max(decoding for _, decoding in loads)
-            for keys, decoding in loads:
-                if decoding > grows:  # this rank will have more keys than the one with most now
-                    later = (context - keys) // (decoding - grows) + 1
-                    steps = min(steps, self.clock.step_of(clock + later) - self.clock.steps)
-        run = DecodeRun(
-            self.costs,
-            count * most * (1 + policy.drafted),
-            count * context,
-            self.clock.growth(count * grows),
-            *policy.host(sum(len(rank.decoding) for rank in ranks)),
-        )
-        return run, max(1, steps)
-
-    def _steps_at_most(self, clock: int) -> int:
+    def _steps_at_most(self) -> int:
         """Return the decode steps until a sequence is complete, or before one finds no page."""
         heap = self.heap
         while heap[0][2].ends != heap[0][0]:
@@ -294,39 +213,19 @@ class Replica:
                 steps = self.clock.steps_within(found)
         return steps
 
-    def _cut_short(self) -> None:
-        """End a run with the step in which something has happened now."""
-        if self.run is None or self.steps == 1:
-            return
-        elapsed = self.env.now - self.start
-        steps, duration = self.run.first_by(elapsed, self.steps, self.duration)
-        if steps < self.steps:
-            self.steps, self.duration = steps, duration
-            self.ending = Moment(self.env, duration - elapsed, END + self.number, self._end)
-
     # the end of a step
-
-    def _end(self, event: Event) -> None:
-        if event is not self.ending:  # the run was cut short, or lost
-            return
-        now = self.env.now
-        self._take_effect(now, self.steps)
-        self.ending = self.run = None
-        if self.env.peek() > now:
-            self._next()
-        else:
-            self.wake()
 
     def _take_effect(self, now: int, steps: int) -> None:
         """Let the sequences have what was computed in steps that end now."""
         start, clock, ranks, decodes = self.start, self.clock, self.ranks, self.decodes
         last = clock.tokens(steps - 1) if steps > 1 else 0
         pages = prefills = 0
-        waiting = len(self.held)
+        waiting = len(self.held.waiting)
+        self.run = None
         for rank in ranks:
             if last:
                 rank.grow(last)
-            pages += self.policy.pages - rank.pages.free
+            pages += rank.total - rank.pages.free
             waiting += len(rank.waiting)
             if decodes:
                 rank.received(start, now, steps)
@@ -388,18 +287,5 @@ class Replica:
     def _answer(self, sequence: Sequence, now: int) -> None:
         records, request = self.records, sequence.request
         self.ranks[sequence.rank].present -= 1
-        records.last[request] = now
-        records.output[request] = records.asked[request] - sequence.left
-        records.count(now, -1)
+        records.answer(request, now, sequence.left)
         self.done(sequence)
-
-
-def _prompt_load(chosen: list[Sequence]) -> tuple[int, ...]:
-    """Return tokens, keys and pairs of the prompts of a step."""
-    tokens = keys = pairs = 0
-    for sequence in chosen:
-        chunk, computed = sequence.chunk, sequence.computed
-        tokens += chunk
-        keys += computed + chunk
-        pairs += chunk * computed + chunk * (chunk + 1) // 2
-    return tokens, keys, pairs

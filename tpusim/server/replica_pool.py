@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from tpusim.server.replica import Replica
 from tpusim.server.sequence import Sequence
+from tpusim.server.stepped_replica import SteppedReplica
 
 Router: TypeAlias = Literal["round-robin", "least-loaded", "prefix"]
 ROUTERS: tuple[Router, ...] = ("round-robin", "least-loaded", "prefix")
@@ -20,7 +21,7 @@ class ReplicaPool:
     held: requests that wait for a replica while none is up.
     """
 
-    def __init__(self, replicas: list[Replica], router: Router) -> None:
+    def __init__(self, replicas: list[SteppedReplica], router: Router) -> None:
         self.replicas = replicas
         self.router = router
         self.up = list(replicas)
@@ -56,7 +57,7 @@ class ReplicaPool:
     def _list(self) -> None:
         self.up = [replica for replica in self.replicas if replica.up]
 
-    def _choose(self, sequence: Sequence) -> Replica:
+    def _choose(self, sequence: Sequence) -> SteppedReplica:
         if self.router == "round-robin":
             self.turn += 1
             return self.up[(self.turn - 1) % len(self.up)]

@@ -32,8 +32,7 @@ def cells(column: Column) -> Cells:
 class RequestLog:
     """Columns with one value per request, the number of requests over time, and gaps.
 
-    present: requests in the server at `since_ps`.
-    present_ps: the integral of that number up to then.
+    present_ps: the integral of the requests in the server over time, once all are answered.
     peak: the most that a rank asks of its limits.
     """
 
@@ -46,14 +45,14 @@ class RequestLog:
         self.scheduled, self.first, self.last, self.resumed = (cells(never) for _ in range(4))
         self.output, self.cached, self.preemptions = (cells(0 * never) for _ in range(3))
         self.gaps: defaultdict[int, int] = defaultdict(int)
-        self.present = self.present_ps = self.since_ps = 0
+        self.present_ps = 0
         self.peak = PeakUse()
 
-    def count(self, now: int, more: int) -> None:
-        """Count requests that come (1) or go (-1)."""
-        self.present_ps += self.present * (now - self.since_ps)
-        self.since_ps = now
-        self.present += more
+    def answer(self, request: int, now: int, missing: int) -> None:
+        """Note that a request leaves. missing: tokens of its answer that were not generated."""
+        self.last[request] = now
+        self.output[request] = self.asked[request] - missing
+        self.present_ps += now
 
     def lose(self, request: int) -> None:
         """Note that a request has lost its replica; it is retried if it had begun."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from simpy import Event
 
+from tpusim.server.ample_replica import AmpleReplica
 from tpusim.server.checks import check_outages, check_server, refused
 from tpusim.server.moments import ARRIVAL, DOWN, UP, Moment, Picoseconds
 from tpusim.server.policy import Policy
@@ -19,6 +21,7 @@ from tpusim.server.sequence import Sequence
 from tpusim.server.served import Begun, Served
 from tpusim.server.span_log import MOST_SPANS, SpanLog
 from tpusim.server.step_load import StepCosts
+from tpusim.server.stepped_replica import SteppedReplica
 from tpusim.traffic import Traffic
 
 
@@ -97,7 +100,8 @@ def serve(
         pools.append((decode.policy, decode.replicas, decode.router))
     check_server(traffic.requests, pools)
     check_outages([(0, 0, ready_ps), *outages], sum(count for _, count, _ in pools))
-    server = _Server(traffic, policy, costs, replicas, router, decode, fold)
+    goes_down = bool(ready_ps or outages)
+    server = _Server(traffic, policy, costs, replicas, router, decode, fold, goes_down)
     server.begin(ready_ps, outages)
     return server.run(watch or Watch((), lambda _: False))
 
@@ -114,6 +118,7 @@ class _Server:
         router: Router,
         decode: DecodePool | None,
         fold: bool,
+        goes_down: bool,
     ) -> None:
         self.env = Picoseconds()
         self.traffic = traffic
@@ -123,6 +128,7 @@ class _Server:
         self.block = block_of(traffic.requests, policy)
         self.logs: list[SpanLog] = []
         self.fold = fold
+        self.goes_down = goes_down
         self.most = MOST_SPANS // (replicas + (decode.replicas if decode else 0))
         self.decode = decode
         self.next = 0
@@ -145,25 +151,33 @@ class _Server:
         costs: StepCosts,
         count: int,
         send: Send | None = None,
-    ) -> list[Replica]:
+    ) -> list[SteppedReplica]:
         first = len(self.logs)
         self.logs += [SpanLog(self.most) for _ in range(count)]
-        return [
-            Replica(
-                self.env,
-                number,
-                policy,
-                costs,
-                self.records,
-                self.logs[number],
-                done=self._done,
-                send=send,
-                receives=send is None and self.decode is not None,
-                block=self.block,
-                fold=self.fold,
+        made: list[SteppedReplica] = []
+        for number in range(first, first + count):
+            of_all = self.env, number, policy, costs, self.records, self.logs[number], self._done
+            if self._is_ample(policy):
+                made.append(AmpleReplica(*of_all, alone=count == 1))
+                continue
+            made.append(
+                Replica(
+                    *of_all,
+                    send=send,
+                    receives=send is None and self.decode is not None,
+                    block=self.block,
+                    fold=self.fold,
+                )
             )
-            for number in range(first, first + count)
-        ]
+        return made
+
+    def _is_ample(self, policy: Policy) -> bool:
+        """Return whether an `AmpleReplica` does what a replica with this policy does."""
+        if self.goes_down or self.block or self.decode is not None or not self.fold:
+            return False
+        requests = self.traffic.requests
+        tokens = np.where(self.refused, 0, requests.prompt + requests.output)
+        return AmpleReplica.suits(policy, int(tokens.max(initial=0)))
 
     def begin(self, ready_ps: int, outages: Many[Outage]) -> None:
         """Plan the outages and the first arrivals."""
@@ -172,12 +186,13 @@ class _Server:
         for number, (pool, replica) in enumerate(members):
             times = [(0, ready_ps), *((down, up) for at, down, up in outages if at == number)]
             for down, up in _merged(times):
+                assert isinstance(replica, Replica)
                 self._plan_outage(pool, replica, down, up)
         if self.traffic.users:
             for _ in range(self.traffic.users):
                 self._send_next()
         elif len(self.traffic.requests):
-            self._plan_arrival()
+            self._plan_arrival(self.env.now)
 
     def run(self, watch: Watch) -> Served:
         """Serve all requests, unless `watch` ends it."""
@@ -190,10 +205,11 @@ class _Server:
         self.env.run()
         return self.records.served(self.logs)
 
-    def _note_sent(self) -> None:
+    def _note_sent(self, awaited: tuple[int, Event]) -> None:
         """Let the simulation pause if as many requests are sent as somebody waits for."""
-        if self.awaited is not None and self.next >= self.awaited[0]:
-            self.awaited[1].succeed()
+        count, reached = awaited
+        if self.next >= count:
+            reached.succeed()
             self.awaited = None
 
     def _plan_outage(self, pool: ReplicaPool, replica: Replica, down: int, up: int) -> None:
@@ -212,22 +228,24 @@ class _Server:
 
     # arrivals
 
-    def _plan_arrival(self) -> None:
+    def _plan_arrival(self, now: int) -> None:
         """Plan the next arrival of an open loop."""
-        delay = self.records.arrival[self.next] + self.request_ps - self.env.now
-        Moment(self.env, delay, ARRIVAL, self._arrive)
+        sent = self.records.arrival[self.next]
+        Moment(self.env, sent + self.request_ps - now, ARRIVAL, self._arrive)
 
     def _arrive(self, _: Event) -> None:
         """Let all requests enter that arrive now."""
         arrival, count = self.records.arrival, len(self.records.arrival)
-        sent = self.env.now - self.request_ps
+        now = self.env.now
+        sent = now - self.request_ps
         while self.next < count and arrival[self.next] <= sent:
             if not self.refused[self.next]:
-                self._enter(self.next)
+                self._enter(self.next, now)
             self.next += 1
-        self._note_sent()
+        if self.awaited is not None:
+            self._note_sent(self.awaited)
         if self.next < count:
-            self._plan_arrival()
+            self._plan_arrival(now)
 
     def _send_next(self) -> None:
         """Let a user of a closed loop send the next request that is not refused."""
@@ -235,16 +253,16 @@ class _Server:
         while self.next < len(arrival):
             request = self.next
             self.next += 1
-            arrival[request] = self.env.now
+            now = arrival[request] = self.env.now
             if not self.refused[request]:
-                Moment(self.env, self.request_ps, ARRIVAL, partial(self._enter, request))
+                enter = partial(self._enter, request, now + self.request_ps)
+                Moment(self.env, self.request_ps, ARRIVAL, enter)
                 return
 
-    def _enter(self, request: int, _: Event | None = None) -> None:
+    def _enter(self, request: int, now: int, _: Event | None = None) -> None:
         """Let a request enter that the host has taken in."""
         records = self.records
-        records.present_ps += self.request_ps
-        records.count(self.env.now, 1)
+        records.present_ps -= now - self.request_ps
         sequence = Sequence(request, records.prompt[request], records.asked[request])
         if self.block:
             sequence.blocks = prompt_blocks(self.traffic.requests, request, self.block)
@@ -255,7 +273,8 @@ class _Server:
     def _done(self, _: Sequence) -> None:
         if self.traffic.users:
             self._send_next()
-            self._note_sent()
+            if self.awaited is not None:
+                self._note_sent(self.awaited)
 
     def _send(self, replica: Replica, sequence: Sequence) -> None:
         """Transfer the cache of a prompt to a replica that decodes."""

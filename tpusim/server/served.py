@@ -73,7 +73,7 @@ class Served:
     gaps: histogram of the times between two answers of a request, each of one token, or with
         speculation of those of a step: picoseconds, within 0.4 %, and how often. Equal steps in a
         row count with their mean.
-    present_ps: the integral of the requests in the server over time.
+    present_ps: the integral of the requests in the server over time, if all were answered.
     peak: the most that a rank asks of the limits of its policy.
     """
 

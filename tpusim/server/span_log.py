@@ -1,7 +1,6 @@
 """What a replica does over time, in a bounded number of spans."""
 
 from collections.abc import Sequence
-from operator import add
 from typing import TypeAlias
 
 import numpy as np
@@ -29,9 +28,19 @@ class SpanLog:
         """Add a run of steps."""
         spans = self.spans
         if self.grain_ps and spans:
-            last = spans[-1]
-            if last[1] - last[0] < self.grain_ps:
-                spans[-1] = _both(last, span)
+            start, end, busy, steps, decodes, prefills, _, _ = spans[-1]
+            if end - start < self.grain_ps:
+                _, end, more_busy, more_steps, more_decodes, more_prefills, pages, waiting = span
+                spans[-1] = (
+                    start,
+                    end,
+                    busy + more_busy,
+                    steps + more_steps,
+                    decodes + more_decodes,
+                    prefills + more_prefills,
+                    pages,
+                    waiting,
+                )
                 return
         spans.append(span)
         if len(spans) > self.most:
@@ -43,14 +52,6 @@ class SpanLog:
         self.grain_ps = max(2 * self.grain_ps, 2 * (spans[-1][1] - spans[0][0]) // self.most)
         for span in spans:
             self.add(span)
-
-
-def _both(first: Span, second: Span) -> Span:
-    """Return two spans as one."""
-    start, _, *sums, _, _ = first
-    _, end, *more, pages, waiting = second
-    busy, steps, decodes, prefills = map(add, sums, more)
-    return start, end, busy, steps, decodes, prefills, pages, waiting
 
 
 def joined_spans(logs: Sequence[SpanLog]) -> Spans:

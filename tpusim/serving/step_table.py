@@ -6,40 +6,23 @@ bucket without keys takes, and the kernels' seconds on their load. The dtype of 
 the kernels alone.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field
 
-from tpusim.costs.cached_attention import CachedAttentionRates
-from tpusim.costs.load_rates import LoadRates, load_rates
 from tpusim.costs.program_costs import slowest_chip
 from tpusim.engine.clock import picoseconds
-from tpusim.hardware import Device, Slice
+from tpusim.hardware import Slice
 from tpusim.models import Architecture
-from tpusim.partition import DTYPE_BYTES
 from tpusim.pipeline.serving_step import StepShape
 from tpusim.plan import ServingPlan
-from tpusim.program import (
-    AttentionLoad,
-    CachedAttentionWork,
-    CachedLinearWork,
-    Compute,
-    Program,
-    Work,
-    walk_ops,
-)
 from tpusim.results import ServedStep
 from tpusim.server.step_load import StepLoad
 from tpusim.serving.capacity import StepMemory
 from tpusim.serving.engines.buckets import Buckets
+from tpusim.serving.step_kernels import DecodeSteps, KernelWorks, StepKernels, attention_works
 from tpusim.simulation.serving_run import serve_step
 
-LINEAR = 1e-4
-"""Largest deviation from a straight line over which decode steps are summed as a trapezoid."""
-
-
-KernelWorks: TypeAlias = tuple[tuple[float, Work], ...]
-"""The attention kernels of a step: how often each runs (more often on a slower chip), and its work
-with a cache whose elements have a byte."""
+MOST_SIZES = 1 << 16
+"""Loads, without their keys, of which a table keeps the bucket."""
 
 
 @dataclass(slots=True)
@@ -71,38 +54,6 @@ class SharedSteps:
         return known[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class StepKernels:
-    """The attention kernels of a step. each: how often one runs, and its rates."""
-
-    each: tuple[tuple[float, LoadRates], ...]
-
-    @classmethod
-    def of(cls, works: KernelWorks, kv_dtype: str, device: Device) -> "StepKernels":
-        """Return the kernels over a cache of `kv_dtype`. Raise PlanError as `load_rates`."""
-        item = DTYPE_BYTES[kv_dtype]
-        rates = (
-            (times, load_rates(_with_elements_of(work, item), device)) for times, work in works
-        )
-        return cls(tuple((times, each) for times, each in rates if each is not None))
-
-    def seconds(self, load: AttentionLoad) -> float:
-        """Return the seconds of all kernels on a load."""
-        return sum(times * rates.seconds(load) for times, rates in self.each)
-
-    def decode_seconds(self, decodes: int, context: int) -> float:
-        """Return the seconds of all kernels in a step that only decodes."""
-        found = 0.0
-        for times, rates in self.each:
-            found += times * rates.decode_seconds(decodes, context)
-        return found
-
-    @property
-    def windows(self) -> bool:
-        """True if some kernel sees a window, so that its time is no straight line of the keys."""
-        return any(isinstance(r, CachedAttentionRates) and r.window for _, r in self.each)
-
-
 @dataclass(slots=True)
 class StepTable:
     """Steps of one replica, by bucket.
@@ -121,7 +72,10 @@ class StepTable:
     routes_padding: bool = False
     known: SharedSteps = field(default_factory=SharedSteps)
     _kernels: dict[int, StepKernels] = field(default_factory=dict, init=False)
-    _decodes: dict[int, tuple[int, StepKernels]] = field(default_factory=dict, init=False)
+    _steps: dict[tuple[int, int, int], tuple[int, StepKernels]] = field(
+        default_factory=dict, init=False
+    )
+    _decodes: dict[int, DecodeSteps] = field(default_factory=dict, init=False)
     ranks: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
@@ -130,16 +84,22 @@ class StepTable:
     def step(self, load: StepLoad) -> ServedStep:
         """Simulate one step of a load, in the arrays of its bucket."""
         shape = self._shape(*self._bucket(load))
-        read = self.buckets.read(load, self.ranks, self.drafted)
-        return serve_step(self.model, self.plan, self.pod, read, shape)
+        return serve_step(self.model, self.plan, self.pod, self._read(load), shape)
 
     def step_ps(self, load: StepLoad) -> int:
         """Return the picoseconds of one step."""
-        bucket = self._bucket(load)
-        base = self._base_of(bucket)
+        decodes, _, prefills, _, _, routed = load
+        sizes = decodes, prefills, routed
+        found = self._steps.get(sizes)
+        if found is None:
+            bucket = self._bucket(load)
+            found = self._base_of(bucket), self._kernels_of(bucket)
+            if len(self._steps) < MOST_SIZES:
+                self._steps[sizes] = found
+        base, kernels = found
         if self.buckets.cache:
-            load = self.buckets.read(load, self.ranks, self.drafted)
-        return base + picoseconds(self._kernels_of(bucket).seconds(AttentionLoad(*load[:-1])))
+            load = self._read(load)
+        return base + picoseconds(kernels.seconds(load[:-1]))
 
     def decode_ps(self, decodes: int, context: int, steps: int, growth: int) -> int:
         """Return the picoseconds of `steps` decode steps in a row.
@@ -148,14 +108,20 @@ class StepTable:
         """
         found = self._decodes.get(decodes)
         if found is None:
-            bucket = self._bucket(StepLoad(decodes, context))
-            found = self._base_of(bucket), self._kernels_of(bucket)
-            self._decodes[decodes] = found
-        base, kernels = found
+            found = self._decodes[decodes] = self._decode_steps(StepLoad(decodes, context))
         if self.buckets.cache:
-            read = self.buckets.read(StepLoad(decodes, context), self.ranks, self.drafted)
-            decodes, context, growth = read.decodes, read.context, 0
-        return steps * base + _summed(kernels, decodes, context, steps, growth)
+            context, growth = self._read(StepLoad(decodes, context)).context, 0
+        return found.ps(context, steps, growth)
+
+    def _decode_steps(self, load: StepLoad) -> DecodeSteps:
+        bucket = self._bucket(load)
+        return DecodeSteps(
+            self._read(load).decodes, self._base_of(bucket), self._kernels_of(bucket)
+        )
+
+    def _read(self, load: StepLoad) -> StepLoad:
+        """Return a load with the keys that attention reads."""
+        return self.buckets.read(load, self.ranks, self.drafted)
 
     def _base_of(self, bucket: tuple[int, int, int]) -> int:
         """Return the picoseconds of the step of a bucket, without its attention kernels."""
@@ -201,7 +167,7 @@ class StepTable:
         works = attention_works(result.program, slowest_chip(self.pod), self.plan.kv_dtype)
         self.known.kernels[shape.tokens] = works
         kernels = StepKernels.of(works, self.plan.kv_dtype, self.pod.chip.device)
-        return result.timeline.total_ps - picoseconds(kernels.seconds(AttentionLoad(*nothing[:-1])))
+        return result.timeline.total_ps - picoseconds(kernels.seconds(nothing[:-1]))
 
     def _bucket(self, load: StepLoad) -> tuple[int, int, int]:
         """Return the tokens and rows of the bucket of a load, and the tokens that experts serve.
@@ -213,42 +179,3 @@ class StepTable:
             return tokens, rows, 0
         filled = load.routed or max(1, load.decodes + load.prefills)
         return tokens, rows, min(1 << (filled - 1).bit_length(), tokens * self.ranks)
-
-
-def attention_works(program: Program, slowest: float, kv_dtype: str) -> KernelWorks:
-    """Return the kernels of a program whose time depends on the load of the step.
-
-    slowest: seconds of the slowest chip for one of a healthy chip.
-    kv_dtype: of the program's cache.
-    """
-    item = 1 / DTYPE_BYTES[kv_dtype]
-    return tuple(
-        (trips * slowest, _with_elements_of(op.work, item))
-        for op, trips in walk_ops(program.body)
-        if isinstance(op, Compute) and isinstance(op.work, CachedAttentionWork | CachedLinearWork)
-    )
-
-
-def _with_elements_of(work: Work, nbytes: float) -> Work:
-    """Return the work of a kernel with elements of the cache of `nbytes` times as many bytes."""
-    if isinstance(work, CachedAttentionWork):
-        return replace(work, key_bytes=work.key_bytes * nbytes)
-    return work
-
-
-def _summed(kernels: StepKernels, decodes: int, context: int, steps: int, growth: int) -> int:
-    """Return the picoseconds of the kernels of decode steps in a row."""
-    last = steps - 1
-    one = picoseconds(kernels.decode_seconds(decodes, context))
-    if not last:
-        return one
-    other = picoseconds(kernels.decode_seconds(decodes, context + last * growth))
-    if last < 2 or not kernels.windows:
-        return steps * (one + other) // 2
-    half = steps // 2
-    middle = picoseconds(kernels.decode_seconds(decodes, context + half * growth))
-    straight = one + (other - one) * half // last
-    if abs(middle - straight) <= LINEAR * straight:
-        return steps * (one + other) // 2
-    rest = _summed(kernels, decodes, context + half * growth, steps - half, growth)
-    return _summed(kernels, decodes, context, half, growth) + rest

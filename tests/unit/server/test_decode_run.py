@@ -20,6 +20,20 @@ def test_a_run_is_its_steps(host: int) -> None:
         assert run.first_by(elapsed, 20, ends[-1]) == (first, ends[first])
 
 
+@pytest.mark.parametrize("growth", [0, 2, 40])
+def test_the_step_in_which_something_happens_is_foreseen_or_searched_for(growth: int) -> None:
+    run = DecodeRun(COSTS, 2, 8, growth)
+    ends = [run.ps(steps) if steps else 0 for steps in range(21)]
+    foreseen = 0
+    for elapsed in range(ends[-1] + 1):
+        found = run.foreseen(elapsed, 20)
+        if found != (0, 0):
+            foreseen += 1
+            first = next(step for step in range(21) if ends[step] > elapsed)
+            assert found == (first, ends[first])
+    assert foreseen > 100
+
+
 @pytest.mark.parametrize("growth", [0, 2])
 @pytest.mark.parametrize("least", [100, 130, 143, 500])
 def test_a_step_takes_what_the_longer_of_host_and_devices_takes(least: int, growth: int) -> None:

@@ -39,8 +39,8 @@ class Buckets:
         >>> Buckets(tokens=(16, 32, 64), rows=(8, 32)).of(StepLoad(20, 2000))
         (32, 32)
         """
-        tokens = max(1, -(-(load.decodes + load.prefills) // ranks))
-        rows = max(1, -(-load.decodes // (ranks * drafted)))
+        tokens = -(-(load.decodes + load.prefills) // ranks) or 1
+        rows = -(-load.decodes // (ranks * drafted)) or 1
         if self.decodes and not load.prefills:
             rows = _up_to(self.decodes, rows, "sequences")
             return rows * drafted, rows
