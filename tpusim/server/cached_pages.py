@@ -49,6 +49,17 @@ class CachedPages:
             idle += not holders
         return min(hits * self.block, most), idle * self.per_block
 
+    def in_whole_blocks(self, sequence: Sequence, cached: int, idle: int) -> tuple[int, int]:
+        """Return `found` without its last block, if a part of that is used and nobody holds it.
+
+        A part of a block takes all of its pages, and the tokens after it take others: in a cache
+        with as many pages as the sequence has, it would wait for one more for ever.
+        """
+        whole = cached // self.block
+        if cached == whole * self.block or self.holders[sequence.blocks[whole]]:
+            return cached, idle
+        return whole * self.block, idle - self.per_block
+
     def use(self, sequence: Sequence, cached: int) -> None:
         """Let a sequence use its first `cached` tokens, which are cached."""
         for key in sequence.blocks[: -(-cached // self.block)]:

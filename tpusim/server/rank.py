@@ -275,9 +275,18 @@ class Rank:
 
     def _admit(self, sequence: Sequence, budget: int, coming: int) -> bool:
         """Admit a prompt with its first chunk, if its pages and its tokens find room."""
-        cached = idle = 0
-        if sequence.blocks:
-            cached, idle = self.pages.found(sequence)
+        if not sequence.blocks:
+            return self._admit_after(sequence, 0, 0, budget, coming)
+        cached, idle = self.pages.found(sequence)
+        if self._admit_after(sequence, cached, idle, budget, coming):
+            return True
+        less = self.pages.in_whole_blocks(sequence, cached, idle)
+        return less[0] < cached and self._admit_after(sequence, *less, budget, coming)
+
+    def _admit_after(
+        self, sequence: Sequence, cached: int, idle: int, budget: int, coming: int
+    ) -> bool:
+        """Admit a prompt after its first `cached` tokens, which hold `idle` pages."""
         missing = sequence.tokens - cached
         chunk = self._chunk(missing, budget)
         if chunk < missing and not self.policy.chunked_prefill:

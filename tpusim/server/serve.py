@@ -203,7 +203,9 @@ class _Server:
             if watch.ends(self.records.begun(count, self.env.now)):
                 return self.records.served(self.logs)
         self.env.run()
-        return self.records.served(self.logs)
+        served = self.records.served(self.logs)
+        assert ((served.last_ps >= 0) | self.refused).all(), "requests are left in the server"
+        return served
 
     def _note_sent(self, awaited: tuple[int, Event]) -> None:
         """Let the simulation pause if as many requests are sent as somebody waits for."""

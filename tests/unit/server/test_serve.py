@@ -151,6 +151,17 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
     assert serve(asked, POLICY, AffineCosts()).cached.tolist() == [0, 0, 0]
 
 
+def test_a_prompt_that_fills_the_cache_is_computed_from_a_whole_block_on() -> None:
+    """All but its last page could be had, but the block of that holds two pages of four."""
+    policy = replace(POLICY, prefix_cache=True, pages=4, page_size=16)
+    twice = traffic([64, 64], [1, 1], [0, 10**12], prefixes=((1, 2), (1, 2)), block=32)
+    served = serve(twice, policy, AffineCosts())
+    assert served.output.tolist() == [1, 1]
+    assert served.cached.tolist() == [0, 32]
+    roomy = serve(twice, replace(policy, pages=5), AffineCosts())
+    assert roomy.cached.tolist() == [0, 48]
+
+
 def test_a_prefix_router_keeps_equal_prompts_together() -> None:
     policy = replace(POLICY, prefix_cache=True)
     count = 20
