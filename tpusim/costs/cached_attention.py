@@ -92,7 +92,7 @@ class CachedAttentionRates:
         load: of all ranks; the numbers of an `AttentionLoad`.
         """
         decodes, context, tokens, keys, pairs = map(float, load)
-        decoding = self.decode_seconds(decodes, context)
+        decoding = self.decoding(decodes)(context)
         if not tokens:
             return decoding
         share = 1 / self.ranks
@@ -107,31 +107,21 @@ class CachedAttentionRates:
         memory = self._memory(prefills, keys)
         return decoding + (arithmetic if arithmetic > memory else memory)
 
-    def decode_seconds(self, decodes: float, context: float) -> float:
-        """Return the seconds of sequences that decode, with `context` keys of all ranks."""
-        tokens, keys = decodes / self.ranks, context / self.ranks
-        if self.window:
-            keys = min(keys, self.window * tokens / self.drafted)
-        arithmetic = keys * self.decoded_key
-        memory = self._memory(tokens, keys)
-        return (arithmetic if arithmetic > memory else memory) + self.launch
-
     def decoding(self, decodes: float) -> Callable[[float], float]:
-        """Return `decode_seconds` of so many tokens, as a function of the keys."""
+        """Return the seconds of so many tokens of sequences that decode, given their keys.
+
+        All tokens and all keys are those of all ranks.
+        """
         ranks, decoded_key, launch = self.ranks, self.decoded_key, self.launch
-        key, page, turn = self.key, self.page, self.turn
         tokens = decodes / ranks
         most = self.window * tokens / self.drafted if self.window else inf
-        queries, written = tokens * self.query, tokens * (key + self.output)
+        memory_seconds = self._memory
 
         def seconds(context: float) -> float:
             keys = context / ranks
             if keys > most:
                 keys = most
-            arithmetic = keys * decoded_key
-            read = keys * key + queries
-            turned = read if read < written else written
-            memory = read + written + turn * turned + keys * page
+            arithmetic, memory = keys * decoded_key, memory_seconds(tokens, keys)
             return (arithmetic if arithmetic > memory else memory) + launch
 
         return seconds

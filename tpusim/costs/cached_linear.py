@@ -47,16 +47,11 @@ class CachedLinearRates:
     def seconds(self, load: AttentionLoad | tuple[float, ...]) -> float:
         """Return the seconds of a load of all ranks: sequences that decode, then prompts."""
         decodes, context, prefills, _, _ = map(float, load)
-        return prefills / self.ranks * self.prompt + self.decode_seconds(decodes, context)
-
-    def decode_seconds(self, decodes: float, context: float) -> float:
-        """Return the seconds of sequences that decode, whatever their context."""
-        del context
-        return decodes / self.ranks / self.drafted * self.decoded + self.launch
+        return prefills / self.ranks * self.prompt + self.decoding(decodes)(context)
 
     def decoding(self, decodes: float) -> Callable[[float], float]:
-        """Return `decode_seconds` of so many tokens, as a function of the keys."""
-        found = self.decode_seconds(decodes, 0.0)
+        """Return the seconds of so many tokens of sequences that decode, whatever their keys."""
+        found = decodes / self.ranks / self.drafted * self.decoded + self.launch
         return lambda _: found
 
 
