@@ -1,4 +1,4 @@
-"""Weights gathered in shards of no whole tiles of rows: which matmuls fill their tiles."""
+"""Weights gathered in shards whose rows do not fill whole tiles: which matmuls fill them."""
 
 from typing import Any
 

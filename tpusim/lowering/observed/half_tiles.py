@@ -1,4 +1,4 @@
-"""Weights that are gathered in shards of no whole tiles of rows: one row to a tile of two.
+"""Weights gathered in shards whose rows do not fill whole tiles: one row in each tile of two.
 
 The smallest tile of 16-bit elements has two rows. A layer of a stack has its dimension of one
 between the rows of the weight, so that shards of any number of rows follow one another, and every

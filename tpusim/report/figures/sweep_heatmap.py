@@ -183,7 +183,7 @@ def _draw_key(ax: "Axes", data: MeshHeatmap) -> None:
         handles.append(Patch(label=text, **best_look))
     if any(cell.need_bytes is not None for cell in data.cells):
         misfit: Style = {"facecolor": "white", "edgecolor": MUTED, "linewidth": EDGE}
-        text = "does not fit: HBM it needs a device"
+        text = "does not fit: HBM needed per device"
         handles.append(Patch(label=text, hatch=MISFIT_HATCH, **misfit))
     place: Style = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.2}
     style: Style = {"fontsize": 9, "labelcolor": INK, "handlelength": 1.8, "columnspacing": 1.6}
